@@ -1,0 +1,1 @@
+"""Distributed tensors on PyTorch, in one process."""

@@ -10,17 +10,16 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from functools import reduce
 from typing import Any, TypeVar, overload
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from dtorch.errors import AxisError, DeviceError, MeshError
+from dtorch.mesh_input import parse_device_type, parse_ids, parse_names, whole_number
 from dtorch.options import GlobalOption
-
-DEVICE_TYPES = ("cpu", "cuda")
 
 _T = TypeVar("_T")
 _RAISE: Any = object()
@@ -45,20 +44,22 @@ class DeviceMesh:
         coords: coordinate of each device, row by row.
 
     Raises:
-        MeshError: an unknown device type, ids that are no ints, negative, repeated, ragged or absent, or names
-            that are no strings, repeated, or not one per axis.
+        MeshError: an unknown device type; ids that are no ints, negative, repeated, ragged or none at all;
+            names that are no strings, empty, repeated, or not one per axis.
     """
 
-    __slots__ = ("device_type", "device_ids", "shape", "dim_names", "ndim", "size", "coords", "_hash", "__weakref__")
+    __slots__ = (
+        "__weakref__", "_hash", "coords", "device_ids", "device_type", "dim_names", "ndim", "shape", "size",
+    )  # fmt: skip
 
-    device_type: str
+    _hash: int
+    coords: tuple[tuple[int, ...], ...]
     device_ids: tuple[int, ...]
-    shape: tuple[int, ...]
+    device_type: str
     dim_names: tuple[str, ...] | None
     ndim: int
+    shape: tuple[int, ...]
     size: int
-    coords: tuple[tuple[int, ...], ...]
-    _hash: int
 
     def __init__(
         self,
@@ -66,15 +67,17 @@ class DeviceMesh:
         mesh: Any = None,
         mesh_dim_names: Sequence[str] | None = None,
     ) -> None:
-        kind, index = _parse_device_type(device_type)
+        kind, index = parse_device_type(device_type)
         if mesh is None:
             shape: tuple[int, ...] = ()
             ids: tuple[int, ...] = (index or 0,)
         elif index is not None:
-            raise MeshError(f"device type {str(device_type)!r} is one device; with mesh={mesh!r} write {kind!r}")
+            raise MeshError(
+                f"device type {str(device_type)!r} is one device; with mesh={mesh!r} write {kind!r}"
+            )
         else:
-            shape, ids = _parse_ids(mesh)
-        self._fill(kind, ids, shape, _parse_names(mesh_dim_names, len(shape)))
+            shape, ids = parse_ids(mesh)
+        self._fill(kind, ids, shape, parse_names(mesh_dim_names, len(shape)))
 
     def _fill(
         self, kind: str, ids: tuple[int, ...], shape: tuple[int, ...], names: tuple[str, ...] | None
@@ -102,7 +105,7 @@ class DeviceMesh:
 
     @property
     def mesh(self) -> torch.Tensor:
-        """Device ids as an int64 cpu tensor of the mesh's shape; a fresh one, writing to it changes no mesh."""
+        """Device ids as an int64 cpu tensor of the mesh's shape, a fresh one each time."""
         # A mesh is also read inside modes that turn factories into distributed tensors.
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             return torch.tensor(self.device_ids, dtype=torch.int64, device="cpu").view(self.shape)
@@ -154,7 +157,9 @@ class DeviceMesh:
 
     def check_all_dim_names_in_set(self, names: Collection[str]) -> bool:
         """Whether every axis has a name and that name is in `names`; True for a mesh without axes."""
-        return set(self.dim_names or ()) <= set(names) if self.dim_names or not self.ndim else False
+        if self.dim_names is None:
+            return self.ndim == 0
+        return set(self.dim_names) <= ({names} if isinstance(names, str) else set(names))
 
     # -- parts
 
@@ -214,25 +219,34 @@ class DeviceMesh:
     def torch_device(self, position: int | Sequence[int]) -> torch.device:
         """The device on which the local tensors of a position live.
 
+        Under DTORCH_DTENSOR_IN_SAME_DEVICE=1 that is the first GPU for every position of a cuda mesh.
+
         Args:
             position: index in mesh order, or coordinate.
 
         Raises:
             AxisError: the mesh has no such position.
         """
-        index = position if isinstance(position, int) else self._position(position)
-        if not 0 <= index < self.size:
-            raise AxisError(f"{self!r} has no position {position!r}; positions are 0 to {self.size - 1}")
+        index = self.position(position)
         if self.device_type == "cpu":
             return torch.device("cpu")
-        return torch.device("cuda", 0 if GlobalOption.get_dtensor_in_same_device() else self.device_ids[index])
+        same = GlobalOption.get_dtensor_in_same_device()
+        return torch.device("cuda", 0 if same else self.device_ids[index])
 
-    def _position(self, coord: Sequence[int]) -> int:
-        if len(coord) != self.ndim or not all(0 <= c < n for c, n in zip(coord, self.shape, strict=False)):
-            raise AxisError(f"{self!r} has no coordinate {tuple(coord)!r}; its shape is {self.shape}")
-        index = 0
-        for c, n in zip(coord, self.shape, strict=True):
-            index = index * n + c
+    def position(self, position: int | Sequence[int]) -> int:
+        """Index in mesh order of a position given by index or by coordinate, neither negative.
+
+        Raises:
+            AxisError: the mesh has no such position.
+        """
+        if isinstance(position, Sequence):
+            coord = tuple(position)
+            if len(coord) != self.ndim or not all(0 <= c < n for c, n in zip(coord, self.shape)):
+                raise AxisError(f"{self!r} has no coordinate {coord}; its shape is {self.shape}")
+            return reduce(lambda index, step: index * step[0] + step[1], zip(self.shape, coord), 0)
+        index = operator.index(position)
+        if not 0 <= index < self.size:
+            raise AxisError(f"{self!r} has no position {index}; positions are 0 to {self.size - 1}")
         return index
 
     @property
@@ -270,7 +284,7 @@ class DeviceMesh:
         missing = self.missing_devices()
         if missing:
             raise DeviceError(
-                f"{self!r} needs cuda devices {list(missing)}, and this machine has {GlobalOption.get_num_gpu()}; "
+                f"{self!r} needs cuda devices {list(missing)}, and {GlobalOption.get_num_gpu()} GPUs are here; "
                 f"use a cpu mesh, or DTORCH_DTENSOR_IN_SAME_DEVICE=1 to let one GPU stand for several"
             )
 
@@ -294,8 +308,8 @@ class DeviceMesh:
 
     def __repr__(self) -> str:
         if not self.ndim:
-            where = self.device_type if self.device_type == "cpu" else f"cuda:{self.device_ids[0]}"
-            return f"DeviceMesh({where!r})"
+            (id,) = self.device_ids
+            return f"DeviceMesh('{self.device_type}')" if not id else f"DeviceMesh('{self.device_type}:{id}')"
         names = self.dim_names
         shape = f"({', '.join(map('{}={}'.format, names, self.shape))})" if names else f"{self.shape}"
         if self.device_ids == tuple(range(self.size)):
@@ -325,9 +339,11 @@ def init_device_mesh(
         MeshError: a shape without axes or with a size that is not an int above 0, or as `DeviceMesh`.
     """
     sizes = [mesh_shape] if isinstance(mesh_shape, int) else list(mesh_shape)
-    shape = tuple(_whole(size, f"mesh_shape {mesh_shape!r}: a size") for size in sizes)
+    shape = tuple(whole_number(size, f"mesh_shape {mesh_shape!r}: a size") for size in sizes)
     if not shape:
-        raise MeshError(f"mesh_shape {mesh_shape!r} has no axes; DeviceMesh({str(device_type)!r}) is one device")
+        raise MeshError(
+            f"mesh_shape {mesh_shape!r} has no axes; DeviceMesh({str(device_type)!r}) is one device"
+        )
     if min(shape) < 1:
         raise MeshError(f"mesh_shape {mesh_shape!r}: every size must be at least 1, got {min(shape)}")
     ids: Any = range(math.prod(shape))
@@ -343,82 +359,3 @@ def _rebuild(
     mesh = object.__new__(DeviceMesh)
     mesh._fill(kind, ids, shape, names)
     return mesh
-
-
-def _parse_device_type(device_type: Any) -> tuple[str, int | None]:
-    """("cuda", 1) from "cuda:1" or torch.device("cuda", 1)."""
-    text = str(device_type) if isinstance(device_type, torch.device) else device_type
-    if not isinstance(text, str):
-        raise MeshError(f"device type must be a string, got {device_type!r} ({type(device_type).__name__})")
-    kind, colon, index = text.partition(":")
-    if kind not in DEVICE_TYPES or (colon and not (index.isascii() and index.isdigit())):
-        raise MeshError(f"unknown device type {text!r}; known are {', '.join(map(repr, DEVICE_TYPES))}")
-    return kind, int(index) if colon else None
-
-
-def _parse_ids(mesh: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and row-major ids of a nested list of device ids."""
-    nested = _as_lists(mesh)
-    if not isinstance(nested, (list, tuple, range)):
-        raise MeshError(f"mesh={mesh!r} is no list of device ids; write [{mesh!r}], or range(n) for n devices")
-    shape: list[int] = []
-    level: list[Any] = [nested]
-    while isinstance(level[0], (list, tuple, range)):
-        rows = [row for row in level if isinstance(row, (list, tuple, range))]
-        lengths = sorted({len(row) for row in rows})
-        if len(rows) < len(level) or len(lengths) > 1:
-            raise MeshError(f"mesh={mesh!r} is ragged: axis {len(shape)} has rows of {_lengths(level)}")
-        if not lengths[0]:
-            raise MeshError(f"mesh={mesh!r} is empty: axis {len(shape)} has no devices")
-        shape.append(lengths[0])
-        level = [_as_lists(item) for row in rows for item in row]
-    if any(isinstance(item, (list, tuple, range)) for item in level):
-        raise MeshError(f"mesh={mesh!r} is ragged: axis {len(shape)} has rows of {_lengths(level)}")
-    ids = tuple(_whole(item, f"mesh={mesh!r}: a device id") for item in level)
-    if min(ids) < 0:
-        raise MeshError(f"mesh={mesh!r}: device id {min(ids)} is negative")
-    twice = sorted(id for id in set(ids) if ids.count(id) > 1)
-    if twice:
-        raise MeshError(f"mesh={mesh!r}: device id {twice[0]} stands {ids.count(twice[0])} times")
-    return tuple(shape), ids
-
-
-def _as_lists(item: Any) -> Any:
-    """A tensor or array as nested lists; everything else as it is."""
-    numpy = sys.modules.get("numpy")
-    if isinstance(item, torch.Tensor) or (numpy is not None and isinstance(item, numpy.ndarray)):
-        return item.tolist()
-    return item
-
-
-def _lengths(level: Iterable[Any]) -> str:
-    """The different lengths of rows, for an error: `2, 3 and one id`."""
-    rows = sorted({str(len(row)) if isinstance(row, (list, tuple, range)) else "one id" for row in level})
-    return " and ".join(rows)
-
-
-def _whole(value: Any, what: str) -> int:
-    """`value` as an int; bools, floats and None are refused."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise MeshError(f"{what} must be an int, got {value!r} ({type(value).__name__})") from None
-
-
-def _parse_names(names: Any, ndim: int) -> tuple[str, ...] | None:
-    """Names of the axes, checked."""
-    if names is None:
-        return None
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        raise MeshError(f"mesh_dim_names must be a tuple of names, as ({names!r},)")
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise MeshError(f"mesh_dim_names={names!r}: a name must be a non-empty string, got {name!r}")
-    if len(names) != ndim:
-        raise MeshError(f"mesh_dim_names={names!r} has {len(names)} names, the mesh has {ndim} axes")
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise MeshError(f"mesh_dim_names={names!r}: the name {twice[0]!r} stands twice")
-    return tuple(names)

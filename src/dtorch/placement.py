@@ -25,14 +25,9 @@ _SHARD_TEXT = re.compile(r"S(?:(-?\d+)|\((-?\d+)\))")
 
 
 class Placement:
-    """Base of the three placements; itself never made."""
+    """Base of the three placements, and what they have in common."""
 
     __slots__ = ()
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Placement:
-        if cls is Placement:
-            raise PlacementError("Placement is only the base; use Shard(dim), Replicate() or Partial()")
-        return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{self!r} cannot be changed; make a new placement")
@@ -42,15 +37,15 @@ class Placement:
 
     def is_shard(self, dim: int | None = None) -> bool:
         """Whether this is a Shard, and of that tensor dim when one is given."""
-        return False
+        return isinstance(self, Shard) and (dim is None or self.dim == dim)
 
     def is_replicate(self) -> bool:
         """Whether this is Replicate."""
-        return False
+        return isinstance(self, Replicate)
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """Whether this is a pending sum; any other `reduce_op` than "sum" is False."""
-        return False
+        """Whether this is a pending sum; False for any other `reduce_op` than "sum"."""
+        return isinstance(self, Partial) and reduce_op in (None, "sum")
 
     def get_shard_index(self) -> int:
         """The tensor dim that is cut.
@@ -58,11 +53,25 @@ class Placement:
         Raises:
             PlacementError: this is not a Shard.
         """
+        if isinstance(self, Shard):
+            return self.dim
         raise PlacementError(f"{self!r} cuts no dim, so it has no shard index")
 
     def to_torch(self) -> Any:
-        """The equal placement of torch.distributed.tensor, which is imported for it."""
-        raise NotImplementedError
+        """The equal placement of torch.distributed.tensor, which is imported for it.
+
+        Raises:
+            PlacementError: a kind of Shard that torch does not have.
+        """
+        from torch.distributed import tensor
+
+        if type(self) is Shard:
+            return tensor.Shard(self.dim)
+        if type(self) is Replicate:
+            return tensor.Replicate()
+        if type(self) is Partial:
+            return tensor.Partial(self.reduce_op)
+        raise PlacementError(f"{self!r} has no equal among torch's placements")
 
 
 class Shard(Placement):
@@ -78,23 +87,12 @@ class Shard(Placement):
     def __init__(self, dim: int) -> None:
         object.__setattr__(self, "dim", _dim_index(dim))
 
-    def is_shard(self, dim: int | None = None) -> bool:
-        return dim is None or self.dim == dim
-
-    def get_shard_index(self) -> int:
-        return self.dim
-
-    def to_torch(self) -> Any:
-        from torch.distributed import tensor
-
-        return tensor.Shard(self.dim)
-
     def __eq__(self, other: object) -> bool:
         # A subclass knows more than the dim: it says itself what it equals.
         if type(self) is not Shard:
             return NotImplemented
         if type(other) is Shard or _is_torch("Shard", other):
-            return self.dim == other.dim  # type: ignore[attr-defined, no-any-return]
+            return bool(self.dim == other.dim)  # type: ignore[attr-defined]
         return NotImplemented
 
     def __hash__(self) -> int:
@@ -112,14 +110,6 @@ class Replicate(Placement):
     """Every device along the axis holds the same."""
 
     __slots__ = ()
-
-    def is_replicate(self) -> bool:
-        return True
-
-    def to_torch(self) -> Any:
-        from torch.distributed import tensor
-
-        return tensor.Replicate()
 
     def __eq__(self, other: object) -> bool:
         return True if type(other) is Replicate or _is_torch("Replicate", other) else NotImplemented
@@ -151,18 +141,12 @@ class Partial(Placement):
                 f"(for example with torch.amax) and use Replicate()"
             )
 
-    def is_partial(self, reduce_op: str | None = None) -> bool:
-        return reduce_op is None or reduce_op == "sum"
-
-    def to_torch(self) -> Any:
-        from torch.distributed import tensor
-
-        return tensor.Partial("sum")
-
     def __eq__(self, other: object) -> bool:
         if type(other) is Partial:
             return True
-        return other.reduce_op == "sum" if _is_torch("Partial", other) else NotImplemented  # type: ignore
+        if _is_torch("Partial", other):
+            return bool(other.reduce_op == "sum")  # type: ignore[attr-defined]
+        return NotImplemented
 
     def __hash__(self) -> int:
         return 1 + hash("sum")
@@ -180,7 +164,7 @@ def as_placement(value: Any) -> Placement:
     Raises:
         PlacementError: anything else; torch's Partial of another reduction and its strided shards too.
     """
-    if isinstance(value, Placement):
+    if isinstance(value, (Shard, Replicate, Partial)):
         return value
     if isinstance(value, str):
         return _from_text(value)
@@ -212,8 +196,9 @@ def normalize_placements(placements: Sequence[Any], mesh: DeviceMesh, ndim: int)
         PlacementError: not a sequence, too few or too many, no placement, or a dim the tensor lacks.
     """
     if isinstance(placements, (str, Placement)) or not isinstance(placements, Sequence):
-        example = "R" if placements is None else placements
-        raise PlacementError(f"placements must be a list with one entry per mesh axis, as [{example!r}]")
+        raise PlacementError(
+            f"placements must be a list or tuple with one entry per mesh axis, got {placements!r}"
+        )
     if len(placements) != mesh.ndim:
         raise PlacementError(
             f"{len(placements)} placements {list(placements)!r} for {mesh!r}, which has {mesh.ndim} axes; "

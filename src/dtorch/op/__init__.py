@@ -1,0 +1,1 @@
+"""The operator layer: what every operator is, with no operator in it."""

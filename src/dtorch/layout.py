@@ -1,42 +1,47 @@
 """The exact form of how a tensor is spread over a mesh.
 
-A `Layout` is the mesh shape, the axes on which the value is a pending sum (Partial), and for every tensor dim the
-factors by which it is cut (layout_factors.py). Placements are what a user reads and writes; a layout also knows in
-which order and at which boundaries, which is what `view`, `reshape` and fused weights need.
+A `Layout` is the mesh shape, the axes on which the value is a pending sum (Partial), and for every tensor
+dim the factors by which it is cut (layout_factors.py). Placements are what a user reads and writes; a
+layout also knows in which order and at which boundaries, which is what `view`, `reshape` and fused weights
+need.
 
-A layout answers what a device holds (`local_shape`, `local_indices`) and what a torch view does to it: `view`,
-`permute`, `slice` ... return the layout of the result if every device can make its part from its own part, else None.
-They never communicate, and Partial axes stay as they are.
+A layout answers what a device holds (`local_shape`, `local_indices`) and what a torch view does to it:
+`view`, `permute`, `slice` ... return the layout of the result if every device can make its part from its
+own part, else None. They never communicate, and Partial axes stay as they are.
 
-Layouts are interned: equal ones are the same object, also after pickling, so comparing and hashing is by identity.
-A device is given by its coordinate on the mesh, one index per axis.
+Layouts are interned: equal ones are the same object, also after pickling, so comparing and hashing is by
+identity. A device is given by its coordinate on the mesh, one index per axis.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from itertools import combinations, product
+from itertools import combinations
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
 from dtorch.errors import PlacementError, ShapeError
 from dtorch.layout_factors import (
+    Dims,
     Factor,
     Factors,
     add_axis,
     chunk_range,
+    coordinates,
     factor_range,
     factors_axes,
     factors_size,
     index_runs,
     normal_dim,
+    representative_positions,
 )
 from dtorch.layout_placements import FactorShard, describe_factors, dims_from_placements, placements_of
-from dtorch.layout_view import attach, kept_ends, local_slice, slice_factors, view_dims
+from dtorch.layout_view import expanded, kept_ends, local_slice, permuted, slice_factors, squeezed, view_dims
 from dtorch.placement import Placement
+
+FactorsLike = Iterable[tuple[int, Sequence[int]]]
 
 __all__ = [
     "Factor",
@@ -50,7 +55,8 @@ __all__ = [
 ]
 
 _INTERNED: WeakValueDictionary[tuple[Any, ...], Layout] = WeakValueDictionary()
-_LOCK = threading.Lock()
+# Reentrant: a finalizer that runs inside may make one too.
+_LOCK = threading.RLock()
 
 
 class Layout:
@@ -67,37 +73,46 @@ class Layout:
     """
 
     __slots__ = (
-        "__weakref__", "_memo", "_roles", "cut_axes", "dims", "is_replicate", "mesh_shape", "ndim", "partial", "shape"
+        "mesh_shape", "partial", "dims", "shape", "ndim", "cut_axes", "is_replicate",
+        "_roles", "_memo", "__weakref__",
     )  # fmt: skip
     mesh_shape: tuple[int, ...]
     partial: tuple[int, ...]
-    dims: tuple[Factors, ...]
+    dims: Dims
     shape: tuple[int, ...]
     ndim: int
     cut_axes: tuple[int, ...]
     is_replicate: bool
+    _roles: tuple[int | str, ...]
+    # Answers already given: local shapes by coordinate, placements by axis names.
+    _memo: dict[Any, Any]
 
     @classmethod
     def of(
-        cls, mesh_shape: Sequence[int], dims: Iterable[Iterable[tuple[int, Sequence[int]]]], partial: Sequence[int] = ()
+        cls, mesh_shape: Sequence[int], dims: Iterable[FactorsLike], partial: Sequence[int] = ()
     ) -> Layout:
         """The layout with these factors per dim, in normal form; axes of mesh size 1 are dropped.
 
         Raises:
-            PlacementError: an axis the mesh lacks or that is used twice, a negative size, a dim without factors.
+            PlacementError: an axis the mesh lacks or that is used twice, a negative size, a dim without
+                factors.
         """
         mesh_shape = tuple(mesh_shape)
-        dims = tuple(tuple((n, tuple(axes)) for n, axes in factors) for factors in dims)
-        used = [*partial, *(axis for factors in dims for axis in factors_axes(factors))]
+        exact = tuple(tuple((n, tuple(axes)) for n, axes in factors) for factors in dims)
+        used = [*partial, *(axis for factors in exact for axis in factors_axes(factors))]
         if not set(used).issubset(range(len(mesh_shape))):
-            raise PlacementError(f"mesh axes {sorted(set(used))} in a layout for a mesh of shape {mesh_shape}")
+            raise PlacementError(
+                f"mesh axes {sorted(set(used))} in a layout for a mesh of shape {mesh_shape}"
+            )
         if len(set(used)) != len(used):
             twice = sorted({axis for axis in used if used.count(axis) > 1})
-            raise PlacementError(f"mesh axes {twice} used twice; one axis cuts one dim, is Partial, or replicates")
-        for dim, factors in enumerate(dims):
+            raise PlacementError(
+                f"mesh axes {twice} used twice; one axis cuts one dim, is Partial, or replicates"
+            )
+        for dim, factors in enumerate(exact):
             if not factors or any(not isinstance(n, int) or n < 0 for n, _ in factors):
                 raise PlacementError(f"factors {factors} of dim {dim}: at least one, with sizes of 0 or more")
-        return _intern(mesh_shape, dims, tuple(sorted(axis for axis in partial if mesh_shape[axis] > 1)))
+        return _intern(mesh_shape, exact, tuple(sorted(axis for axis in partial if mesh_shape[axis] > 1)))
 
     @classmethod
     def replicate(cls, mesh_shape: Sequence[int], shape: Sequence[int]) -> Layout:
@@ -118,15 +133,19 @@ class Layout:
             mesh_shape: sizes of the mesh axes.
             shape: global sizes of the tensor.
             placements: as `as_placement` takes them; a Layout for this mesh and shape is returned as it is.
-            axis_order: axes, outermost first, for dims that several axes cut; axes left out follow in mesh order.
+            axis_order: axes, outermost first, for dims that several axes cut; axes left out follow in mesh
+                order.
 
         Raises:
-            PlacementError: a wrong number of placements, a dim the tensor lacks, a layout of another mesh or shape.
+            PlacementError: a wrong number of placements, a dim the tensor lacks, a layout of another mesh
+                or shape.
         """
         mesh_shape, shape = tuple(mesh_shape), tuple(shape)
         if isinstance(placements, Layout):
             if (placements.mesh_shape, placements.shape) != (mesh_shape, shape):
-                raise PlacementError(f"{placements!r} given for shape {list(shape)} on a mesh of shape {mesh_shape}")
+                raise PlacementError(
+                    f"{placements!r} given for shape {list(shape)} on a mesh of shape {mesh_shape}"
+                )
             return placements
         return _intern(mesh_shape, *dims_from_placements(mesh_shape, shape, placements, axis_order))
 
@@ -146,7 +165,9 @@ class Layout:
         """Sizes of the part of the device at `coord`."""
         found = self._memo.get(coord)
         if found is None:
-            found = tuple(prod(stop - start for start, stop in self.local_ranges(d, coord)) for d in range(self.ndim))
+            found = tuple(
+                prod(stop - start for start, stop in self.local_ranges(d, coord)) for d in range(self.ndim)
+            )
             self._memo[coord] = found
         return found
 
@@ -159,7 +180,7 @@ class Layout:
         return tuple(factor_range(factor, self.mesh_shape, coord) for factor in self.dims[dim])
 
     def local_indices(self, dim: int, coord: Sequence[int]) -> list[tuple[int, int]]:
-        """Global indices of `dim` on the device at `coord`: ascending (start, stop) runs that do not touch."""
+        """Global indices of `dim` that the device holds: ascending (start, stop) runs that do not touch."""
         return index_runs(self.local_ranges(dim, coord), [n for n, _ in self.dims[dim]])
 
     # What an axis does.
@@ -179,7 +200,7 @@ class Layout:
     # The same tensor, spread differently.
 
     def drop(self, axes: Iterable[int]) -> Layout:
-        """With these axes, cut or Partial, made Replicate."""
+        """With these axes, cut or Partial, made Replicate; axes left in a factor chunk it anew."""
         gone = frozenset(axes)
         partial = tuple(axis for axis in self.partial if axis not in gone)
         return _intern(self.mesh_shape, _without(self.dims, gone), partial)
@@ -193,7 +214,7 @@ class Layout:
         """With Partial axes made Replicate."""
         return self.drop(self.partial) if self.partial else self
 
-    def with_dim(self, dim: int, factors: Iterable[tuple[int, Sequence[int]]]) -> Layout:
+    def with_dim(self, dim: int, factors: FactorsLike) -> Layout:
         """With the factors of one dim replaced.
 
         Raises:
@@ -211,8 +232,7 @@ class Layout:
             raise PlacementError(f"mesh axis {axis} of {self!r} is not Replicate, so it cannot cut dim {dim}")
         if self.mesh_shape[axis] == 1:
             return self
-        factors = add_axis(self.mesh_shape, self.dims[dim], axis)
-        return None if factors is None else self._with(_replaced(self.dims, dim, factors))
+        return self._with_dim(dim, add_axis(self.mesh_shape, self.dims[dim], axis))
 
     # Views: the layout of the result, or None if a device would need what others hold.
 
@@ -231,12 +251,14 @@ class Layout:
         return None if dims is None else self._with(dims)
 
     def blocking_axes(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Axes, ascending, that must become Replicate so that `view(shape)` is local; of the smallest product."""
+        """Axes that must become Replicate to make `view(shape)` local: of the smallest product, ascending."""
         shape = tuple(shape)
         if self.view(shape) is not None:
             return ()
         first, last = kept_ends(self.shape, shape)
-        cut = sorted(axis for factors in self.dims[first : self.ndim - last] for axis in factors_axes(factors))
+        cut = sorted(
+            axis for factors in self.dims[first : self.ndim - last] for axis in factors_axes(factors)
+        )
         choices = [axes for count in range(1, len(cut) + 1) for axes in combinations(cut, count)]
         choices.sort(key=lambda axes: prod(self.mesh_shape[axis] for axis in axes))
         return next(axes for axes in choices if self.drop(axes).view(shape) is not None)
@@ -247,10 +269,7 @@ class Layout:
         Raises:
             ShapeError: `order` does not name every dim once.
         """
-        dims = [axis % self.ndim if self.ndim else axis for axis in order]
-        if sorted(dims) != list(range(self.ndim)):
-            raise ShapeError(f"permute {list(order)} of a tensor with {self.ndim} dims: every dim once")
-        return self._with([self.dims[dim] for dim in dims])
+        return self._with(permuted(self.dims, order))
 
     def unsqueeze(self, dim: int) -> Layout:
         """`tensor.unsqueeze(dim)`.
@@ -264,19 +283,17 @@ class Layout:
         return self._with((*self.dims[:dim], ((1, ()),), *self.dims[dim:]))
 
     def squeeze(self, dims: int | Sequence[int] | None = None) -> Layout | None:
-        """`tensor.squeeze(dims)`: dims of another size than 1 stay; None if a cut dim has no other dim to move to.
+        """`tensor.squeeze(dims)`: dims of another size than 1 stay; None if no dim is left for a cut.
 
-        An axis that cut a removed dim cuts the dim before it (else after it): the devices that held nothing still do.
-        A device with an empty part makes the result by a view to its local shape, since its size there is 0, not 1.
+        Axes that cut a removed dim cut the dim before it (else after it): devices that held nothing still
+        do. They make the result by a view to its local shape: their size of the removed dim is 0, not 1.
         """
+        if not self.ndim:
+            return self
         chosen = range(self.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
-        gone = {dim for dim in (self._dim(dim) for dim in chosen) if self.shape[dim] == 1}
-        out = [factors for dim, factors in enumerate(self.dims) if dim not in gone]
-        for dim in sorted(gone):
-            axes = self.axes_of(dim)
-            if axes and not attach(out, dim - sum(other < dim for other in gone) - 1, axes):
-                return None
-        return self._with(out)
+        gone = {dim for dim in map(self._dim, chosen) if self.shape[dim] == 1}
+        out = squeezed(self.dims, gone)
+        return None if out is None else self._with(out)
 
     def expand(self, shape: Sequence[int]) -> Layout:
         """`tensor.expand(shape)`; -1 keeps a size.
@@ -284,21 +301,12 @@ class Layout:
         Raises:
             ShapeError: a size that is neither 1 nor kept.
         """
-        added = len(shape) - self.ndim
-        if added < 0:
-            raise ShapeError(f"expand of shape {list(self.shape)} to fewer dims, {list(shape)}")
-        out: list[Factors] = [((n, ()),) for n in shape[:added]]
-        for factors, old, new in zip(self.dims, self.shape, shape[added:], strict=True):
-            if new not in (old, -1) and old != 1:
-                raise ShapeError(f"expand of shape {list(self.shape)} to {list(shape)}: only sizes of 1 grow")
-            out.append(factors if new in (old, -1) else (*factors, (new, ())))
-        return self._with(out)
+        return self._with(expanded(self.dims, self.shape, shape))
 
     def slice(self, dim: int, start: int | None, stop: int | None, step: int = 1) -> Layout | None:
-        """`tensor[start:stop:step]` on one dim, as Python reads the bounds; `local_slice` gives each device's."""
+        """`tensor[start:stop:step]` on one dim, as Python reads the bounds; each device's: `local_slice`."""
         dim = self._dim(dim)
-        factors = slice_factors(self.dims[dim], *self._bounds(dim, start, stop, step))
-        return None if factors is None else self._with(_replaced(self.dims, dim, factors))
+        return self._with_dim(dim, slice_factors(self.dims[dim], *self._bounds(dim, start, stop, step)))
 
     def local_slice(
         self, dim: int, start: int | None, stop: int | None, step: int, coord: Sequence[int]
@@ -321,6 +329,9 @@ class Layout:
 
     def _with(self, dims: Iterable[Factors]) -> Layout:
         return _intern(self.mesh_shape, tuple(dims), self.partial)
+
+    def _with_dim(self, dim: int, factors: Factors | None) -> Layout | None:
+        return None if factors is None else self._with((*self.dims[:dim], factors, *self.dims[dim + 1 :]))
 
     def _dim(self, dim: int) -> int:
         if not -self.ndim <= dim < self.ndim:
@@ -350,7 +361,7 @@ class Layout:
         return f"Layout([{', '.join(describe_factors(factors) for factors in self.dims)}] on {mesh}{partial})"
 
 
-def _intern(mesh_shape: tuple[int, ...], dims: tuple[Factors, ...], partial: tuple[int, ...]) -> Layout:
+def _intern(mesh_shape: tuple[int, ...], dims: Dims, partial: tuple[int, ...]) -> Layout:
     """The one layout of these values; checks nothing."""
     dims = tuple([normal_dim(mesh_shape, factors) for factors in dims])
     key = (mesh_shape, dims, partial)
@@ -361,42 +372,21 @@ def _intern(mesh_shape: tuple[int, ...], dims: tuple[Factors, ...], partial: tup
     return found
 
 
-def _new(mesh_shape: tuple[int, ...], dims: tuple[Factors, ...], partial: tuple[int, ...]) -> Layout:
+def _new(mesh_shape: tuple[int, ...], dims: Dims, partial: tuple[int, ...]) -> Layout:
     roles: list[int | str] = ["P" if axis in partial else "R" for axis in range(len(mesh_shape))]
     for dim, factors in enumerate(dims):
         for axis in factors_axes(factors):
             roles[axis] = dim
     cut = tuple(axis for axis, role in enumerate(roles) if isinstance(role, int))
     layout = object.__new__(Layout)
-    values = {
-        "mesh_shape": mesh_shape, "dims": dims, "partial": partial, "shape": tuple(map(factors_size, dims)),
-        "ndim": len(dims), "cut_axes": cut, "is_replicate": not cut and not partial, "_roles": tuple(roles), "_memo": {},
-    }  # fmt: skip
-    for name, value in values.items():
+    shape = tuple(map(factors_size, dims))
+    # In the order of the slots.
+    values = (mesh_shape, partial, dims, shape, len(dims), cut, not cut and not partial, tuple(roles), {})
+    for name, value in zip(Layout.__slots__, values):
         object.__setattr__(layout, name, value)
     return layout
 
 
-def _replaced(dims: tuple[Factors, ...], dim: int, factors: Factors) -> tuple[Factors, ...]:
-    return (*dims[:dim], factors, *dims[dim + 1 :])
-
-
-def _without(dims: tuple[Factors, ...], axes: frozenset[int]) -> tuple[Factors, ...]:
+def _without(dims: Dims, axes: frozenset[int]) -> Dims:
     """The dims with `axes` cutting nothing."""
     return tuple(tuple((n, tuple(a for a in cut if a not in axes)) for n, cut in factors) for factors in dims)
-
-
-@lru_cache(maxsize=1024)
-def coordinates(mesh_shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Coordinates of all positions of a mesh, in mesh order (row-major)."""
-    return tuple(product(*map(range, mesh_shape)))
-
-
-@lru_cache(maxsize=1024)
-def representative_positions(mesh_shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
-    """For every position the smallest position with the same coordinates on `axes`."""
-    first: dict[tuple[int, ...], int] = {}
-    return tuple(
-        first.setdefault(tuple(coord[axis] for axis in axes), position)
-        for position, coord in enumerate(coordinates(mesh_shape))
-    )

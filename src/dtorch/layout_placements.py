@@ -1,8 +1,8 @@
 """Between placements, one per mesh axis, and the factors of a layout.
 
-Placements say less than a layout: which dim an axis cuts, not in which order and not at which boundaries. So what a
-layout prints beyond plain `Shard` is a `FactorShard`, which carries the factors of its dim and makes the same layout
-again when it is handed back.
+Placements say less than a layout: which dim an axis cuts, not in which order and not at which boundaries.
+So what a layout prints beyond plain `Shard` is a `FactorShard`, which carries the factors of its dim and
+makes the same layout again when it is handed back.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from math import prod
 from typing import Any
 
 from dtorch.errors import PlacementError, UnsupportedError
-from dtorch.layout_factors import Factors, add_axis, factors_axes, factors_size, normal_dim
+from dtorch.layout_factors import Dims, Factors, add_axis, factors_axes, factors_size, normal_dim
 from dtorch.placement import Partial, Placement, Replicate, Shard, as_placement
-
-Dims = tuple[Factors, ...]
 
 
 class FactorShard(Shard):
-    """A Shard whose cut is no plain chunk of the dim; made by `Layout.placements`, accepted wherever placements are.
+    """A Shard that is no plain chunk of the dim; made by `Layout.placements`, taken where placements are.
 
-    Prints as torch's `_StridedShard` where all pieces are equal, else with its factors: `Shard(0: 7@dp * 12)`.
+    Prints as torch's `_StridedShard` where all pieces are equal, else with its factors: `Shard(0: 7@dp *
+    12)`.
 
     Args:
         dim: the tensor dim.
@@ -36,7 +35,11 @@ class FactorShard(Shard):
     axis_names: tuple[str, ...] | None
 
     def __init__(
-        self, dim: int, factors: Factors, split_factor: int | None = None, axis_names: Sequence[str] | None = None
+        self,
+        dim: int,
+        factors: Factors,
+        split_factor: int | None = None,
+        axis_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__(dim)
         object.__setattr__(self, "factors", factors)
@@ -45,14 +48,20 @@ class FactorShard(Shard):
 
     def to_torch(self) -> Any:
         if self.split_factor is None:
-            raise UnsupportedError(f"{self!r}: torch has no placement for such pieces; redistribute to Shard first")
+            raise UnsupportedError(
+                f"{self!r}: torch has no placement for such pieces; redistribute to Shard first"
+            )
         from torch.distributed.tensor.placement_types import _StridedShard
 
         return _StridedShard(self.dim, split_factor=self.split_factor)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is FactorShard:
-            return (self.dim, self.factors, self.split_factor) == (other.dim, other.factors, other.split_factor)
+            return (self.dim, self.factors, self.split_factor) == (
+                other.dim,
+                other.factors,
+                other.split_factor,
+            )
         return NotImplemented
 
     def __hash__(self) -> int:
@@ -78,7 +87,7 @@ def describe_factors(factors: Factors, axis_names: Sequence[str] | None = None) 
 def placements_of(
     mesh_shape: tuple[int, ...], dims: Dims, partial: Sequence[int], axis_names: Sequence[str] | None = None
 ) -> tuple[Placement, ...]:
-    """One placement per mesh axis; plain where the axes of a dim cut it in mesh order as `torch.chunk` does."""
+    """One placement per mesh axis; plain where a dim is chunked by its axes in mesh order."""
     out: list[Placement] = [Partial() if axis in partial else Replicate() for axis in range(len(mesh_shape))]
     for dim, factors in enumerate(dims):
         axes = tuple(sorted(factors_axes(factors)))
@@ -94,7 +103,7 @@ def placements_of(
 
 
 def _split_factor(factors: Factors, axis: int) -> int:
-    """Blocks that `axis` cuts alike: all outside it, except what lower axes have cut before, as torch counts."""
+    """Blocks that `axis` cuts alike: all outside it that no lower axis has cut, as torch counts."""
     place = next(i for i, (_, axes) in enumerate(factors) if axis in axes)
     return prod(n for n, axes in factors[:place] if not axes or axes[0] > axis)
 
@@ -112,7 +121,7 @@ def dims_from_placements(
     """
     if len(placements) != len(mesh_shape):
         raise PlacementError(
-            f"{len(placements)} placements for a mesh of shape {mesh_shape}: one for each of {len(mesh_shape)} axes"
+            f"{len(placements)} placements for a mesh of shape {mesh_shape}: give one for each axis"
         )
     order = _axis_order(len(mesh_shape), axis_order)
     cutting: list[list[tuple[int, Shard]]] = [[] for _ in shape]
@@ -151,13 +160,19 @@ def _cut_dim(mesh_shape: tuple[int, ...], dim: int, n: int, cutting: Sequence[tu
     if known is None:
         return normal_dim(mesh_shape, ((n, axes),))
     if factors_size(known.factors) != n:
-        raise PlacementError(f"{known!r} is for a dim of size {factors_size(known.factors)}; dim {dim} has size {n}")
-    factors = normal_dim(mesh_shape, tuple((m, tuple(a for a in cut if a in axes)) for m, cut in known.factors))
+        raise PlacementError(
+            f"{known!r} is for a dim of size {factors_size(known.factors)}; dim {dim} has size {n}"
+        )
+    factors = normal_dim(
+        mesh_shape, tuple((m, tuple(a for a in cut if a in axes)) for m, cut in known.factors)
+    )
     for axis in axes:
         if axis in factors_axes(factors):
             continue
         finer = add_axis(mesh_shape, factors, axis)
         if finer is None:
-            raise PlacementError(f"mesh axis {axis} cannot cut dim {dim} ({describe_factors(factors)}) further")
+            raise PlacementError(
+                f"mesh axis {axis} cannot cut dim {dim} ({describe_factors(factors)}) further"
+            )
         factors = finer
     return factors

@@ -1,10 +1,12 @@
 """Which local parts a view, a slice or a squeeze of a cut tensor can be made of.
 
-A local part lists its elements in the order of the factors of all dims, one after another. So merging dims puts their
-factors side by side, and splitting takes factors from the outside; only a factor that is not cut may be divided. If
-the new sizes do not fall between factors this way, the view needs data that lies elsewhere, and the answer is None.
+A local part lists its elements in the order of the factors of all dims, one after another. So merging dims
+puts their factors side by side, and splitting takes factors from the outside; only a factor that is not cut
+may be divided. If the new sizes do not fall between factors this way, the view needs data that lies
+elsewhere, and the answer is None.
 
-A factor `(1, axes)` only says which devices hold anything. It may move to any dim near by, but not to no dim at all.
+A factor `(1, axes)` only says which devices hold anything. It may move to any dim near by, but not to no
+dim at all.
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from dtorch.layout_factors import Factor, Factors, factors_axes, factors_size
-
-Dims = tuple[Factors, ...]
+from dtorch.errors import ShapeError
+from dtorch.layout_factors import Dims, Factor, Factors, factors_axes, factors_size
 
 
 def kept_ends(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int, int]:
@@ -30,7 +31,7 @@ def kept_ends(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int, int]
 
 
 def view_dims(dims: Dims, shape: tuple[int, ...], new_shape: tuple[int, ...]) -> list[Factors] | None:
-    """Factors of every dim of `new_shape` (same number of elements), not yet in normal form, or None if not local.
+    """Factors of every dim of `new_shape`, not in normal form; None if not local.
 
     Leading and trailing dims that keep their sizes keep their factors.
     """
@@ -45,7 +46,7 @@ def view_dims(dims: Dims, shape: tuple[int, ...], new_shape: tuple[int, ...]) ->
 
 
 def attach(dims: list[Factors], dim: int, axes: Sequence[int]) -> bool:
-    """Says on `dim` (the nearest one that exists) that only coordinate 0 of `axes` holds data; False if 0-dim."""
+    """Says on `dim`, or the nearest, that only coordinate 0 of `axes` holds data; False if 0-dim."""
     if not dims:
         return False
     dim = min(max(dim, 0), len(dims) - 1)
@@ -57,8 +58,8 @@ def carve(dims: Sequence[Factors], sizes: Sequence[int]) -> tuple[list[Factors] 
     """Deals the factors of `dims` out to new dims of `sizes`.
 
     Returns:
-        The new dims (None if some size does not fall between factors), and the axes of the `(1, axes)` factors that
-        no new dim took.
+        The new dims (None if some size does not fall between factors), and the axes of the `(1, axes)`
+        factors that no new dim took.
     """
     stream = _stream(dims)
     stream.reverse()
@@ -88,7 +89,7 @@ def carve(dims: Sequence[Factors], sizes: Sequence[int]) -> tuple[list[Factors] 
 
 
 def _stream(dims: Sequence[Factors]) -> list[Factor]:
-    """All factors in order, uncut neighbours as one; a `(1, axes)` between two of these goes in front of them."""
+    """All factors in order, uncut neighbours as one; a `(1, axes)` goes in front of uncut ones."""
     stream: list[Factor] = []
     for factors in dims:
         for n, axes in factors:
@@ -106,8 +107,8 @@ def _stream(dims: Sequence[Factors]) -> list[Factor]:
 def _view_empty(dims: Dims, shape: tuple[int, ...], new_shape: tuple[int, ...]) -> list[Factors]:
     """A view of a tensor without elements is always local: axes whose dim has no counterpart cut the first 0.
 
-    Counterparts are sought from both ends up to a dim of size 0, so that a model fed an empty batch keeps the layout
-    of its other dims.
+    Counterparts are sought from both ends up to a dim of size 0, so that a model fed an empty batch keeps
+    the layout of its other dims.
     """
     out: list[Factors] = [((n, ()),) for n in new_shape]
     left, free = set(range(len(shape))), set(range(len(new_shape)))
@@ -115,7 +116,9 @@ def _view_empty(dims: Dims, shape: tuple[int, ...], new_shape: tuple[int, ...]) 
         if not (left.issuperset(olds) and free.issuperset(news)):
             continue
         empty = new_shape[news[0]] == 0
-        carved, holders = ([dims[olds[0]]], []) if empty else carve([dims[i] for i in olds], [new_shape[i] for i in news])
+        carved, holders = (
+            ([dims[olds[0]]], []) if empty else carve([dims[i] for i in olds], [new_shape[i] for i in news])
+        )
         if carved is None or holders:
             continue
         left.difference_update(olds)
@@ -127,8 +130,10 @@ def _view_empty(dims: Dims, shape: tuple[int, ...], new_shape: tuple[int, ...]) 
     return out
 
 
-def _counterparts(shape: tuple[int, ...], new_shape: tuple[int, ...], step: int) -> list[tuple[list[int], list[int]]]:
-    """Smallest groups of (old dims, new dims) with equal products, from the left (step 1) or from the right (-1).
+def _counterparts(
+    shape: tuple[int, ...], new_shape: tuple[int, ...], step: int
+) -> list[tuple[list[int], list[int]]]:
+    """Smallest groups (old dims, new dims) of equal products, from the left (step 1) or the right (-1).
 
     Ends at the first dim of size 0 on either side; two that meet there are a group too.
     """
@@ -154,45 +159,99 @@ def _counterparts(shape: tuple[int, ...], new_shape: tuple[int, ...], step: int)
     return out
 
 
-def slice_factors(factors: Factors, start: int, stop: int, step: int) -> Factors | None:
-    """Factors of a slice of one dim (0 <= start <= stop <= size, step >= 1), or None if not local.
+def permuted(dims: Dims, order: Sequence[int]) -> Dims:
+    """The dims in another order; negative ones count from the end.
 
-    Local where the slice is empty or everything, where the dim is not cut, where it takes whole blocks of an uncut
-    outermost factor, and where it is every step-th element from start to the end and the step divides an uncut
-    innermost factor.
+    Raises:
+        ShapeError: `order` does not name every dim once.
     """
-    size = factors_size(factors)
-    if start >= stop:
-        return ((0, factors_axes(factors)),)
-    if (start, stop, step) == (0, size, 1):
-        return factors
-    holders = factors[:1] if factors[0][0] == 1 else ()
-    rest = factors[len(holders) :]
-    if len(rest) <= 1 and not factors_axes(rest):
-        return (*holders, (len(range(start, stop, step)), ()))
-    block = factors_size(rest[1:])
-    if not rest[0][1] and step == 1 and start % block == 0 and stop % block == 0:
-        return (*holders, ((stop - start) // block, ()), *rest[1:])
-    n, axes = rest[-1]
-    if not axes and start < step and n % step == 0 and stop > size - step + start:
-        return (*holders, *rest[:-1], (n // step, ()))
+    places = [dim + len(dims) if dim < 0 else dim for dim in order]
+    if sorted(places) != list(range(len(dims))):
+        raise ShapeError(f"permute {list(order)} of a tensor with {len(dims)} dims: every dim once")
+    return tuple(dims[dim] for dim in places)
+
+
+def squeezed(dims: Dims, gone: set[int]) -> list[Factors] | None:
+    """The dims without those in `gone`, all of size 1; their axes cut the dim before, else after, them."""
+    out = [factors for dim, factors in enumerate(dims) if dim not in gone]
+    for dim in gone:
+        axes = factors_axes(dims[dim])
+        if axes and not attach(out, dim - sum(other < dim for other in gone) - 1, axes):
+            return None
+    return out
+
+
+def expanded(dims: Dims, shape: Sequence[int], new_shape: Sequence[int]) -> list[Factors]:
+    """The dims with those of size 1 grown and new ones in front; -1 keeps a size.
+
+    Raises:
+        ShapeError: a size that is neither 1 nor kept.
+    """
+    added = len(new_shape) - len(shape)
+    kept = [new in (old, -1) for old, new in zip(shape, new_shape[max(added, 0) :], strict=False)]
+    known = added < 0 or all(old == 1 or same for old, same in zip(shape, kept, strict=True))
+    if added < 0 or not known or min(new_shape[:added], default=0) < 0:
+        raise ShapeError(f"expand of shape {list(shape)} to {list(new_shape)}: only sizes of 1 can grow")
+    grown = [
+        factors if same else (*factors, (new, ()))
+        for factors, same, new in zip(dims, kept, new_shape[added:], strict=True)
+    ]
+    return [*(((n, ()),) for n in new_shape[:added]), *grown]
+
+
+def slice_factors(factors: Factors, start: int, stop: int, step: int) -> Factors | None:
+    """Factors of a slice of one dim (0 <= start, stop <= size, step >= 1), or None if not local."""
+    case, held = _slice_case(factors, start, stop, step)
+    match case:
+        case "nothing":
+            return ((0, factors_axes(factors)),)
+        case "all":
+            return factors
+        case "whole":
+            return (*factors[:held], (len(range(start, stop, step)), ()))
+        case "blocks":
+            block = factors_size(factors[held + 1 :])
+            return (*factors[:held], ((stop - start) // block, ()), *factors[held + 1 :])
+        case "steps":
+            return (*factors[:-1], (factors[-1][0] // step, ()))
     return None
 
 
 def local_slice(
     factors: Factors, local_sizes: Sequence[int], start: int, stop: int, step: int
 ) -> tuple[int, int]:
-    """(start, stop) that a device whose range of each factor has `local_sizes` uses for a legal slice; step stays."""
+    """(start, stop) of a local slice on a device that holds `local_sizes` of the factors; same step."""
+    case, held = _slice_case(factors, start, stop, step)
     local = prod(local_sizes)
-    if start >= stop or local == 0:
+    if case == "nothing" or local == 0:
         return 0, 0
-    if (start, stop, step) == (0, factors_size(factors), 1):
-        return 0, local
-    held = 1 if factors[0][0] == 1 else 0
-    if len(factors) - held <= 1 and not factors[-1][1]:
-        return start, stop
-    block = factors_size(factors[held + 1 :])
-    if not factors[held][1] and step == 1 and start % block == 0 and stop % block == 0:
-        local_block = prod(local_sizes[held + 1 :])
-        return start // block * local_block, stop // block * local_block
-    return start, local
+    match case:
+        case "whole":
+            return start, stop
+        case "blocks":
+            block, local_block = factors_size(factors[held + 1 :]), prod(local_sizes[held + 1 :])
+            return start // block * local_block, stop // block * local_block
+    return (start if case == "steps" else 0), local
+
+
+def _slice_case(factors: Factors, start: int, stop: int, step: int) -> tuple[str, int]:
+    """Why a slice is local, and the number (0 or 1) of leading factors that only say who holds anything.
+
+    "nothing" and "all"; "whole": no device has only a part of the dim; "blocks": whole blocks of an uncut
+    outermost factor, as the three parts of a fused query, key and value; "steps": every step-th element up
+    to the end, where the step divides an uncut innermost factor; "": not local.
+    """
+    size, held = factors_size(factors), int(factors[0][0] == 1 and len(factors) > 1)
+    if start >= stop:
+        return "nothing", held
+    if (start, stop, step) == (0, size, 1):
+        return "all", held
+    outer, inner = factors[held], factors[-1]
+    if outer == (size, ()):
+        return "whole", held
+    block = size // outer[0]
+    if not outer[1] and step == 1 and start % block == 0 and stop % block == 0:
+        return "blocks", held
+    if not inner[1] and start < step and inner[0] % step == 0 and stop > size - step + start:
+        return "steps", held
+    return "", held

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from dtorch.placement import Placement
 
 _INTERNED: WeakValueDictionary[tuple[Any, ...], Spec] = WeakValueDictionary()
-_LOCK = threading.Lock()
+# Reentrant: a finalizer that runs inside may make one too.
+_LOCK = threading.RLock()
 
 
 class Spec:
     """Shape, stride, dtype, layout and mesh of a distributed tensor, all global.
 
-    Specs are interned: equal ones are the same object, also after pickling, so comparing and hashing is by identity.
+    Specs are interned: equal ones are the same object, also after pickling, so comparing and hashing is by
+    identity.
 
     Attributes:
         shape: sizes.
@@ -88,9 +90,8 @@ class Spec:
         return Spec, (self.shape, self.stride, self.dtype, self.layout, self.mesh)
 
     def __repr__(self) -> str:
-        return (
-            f"Spec({list(self.shape)}, {str(self.dtype).removeprefix('torch.')}, {list(self.placements)}, {self.mesh!r})"
-        )
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"Spec({list(self.shape)}, {dtype}, {list(self.placements)}, {self.mesh!r})"
 
 
 def _new(

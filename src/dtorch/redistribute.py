@@ -1,0 +1,231 @@
+"""From one mesh and layout to another: what it costs, and doing it.
+
+`plan` says beforehand, for any two layouts on any two meshes, which steps it takes and how many bytes each
+device receives; `cost` is its total alone. `execute` moves the parts of this process. A tensor's parts are a
+list of plain tensors, one per device in mesh order; replicas may be one object where the devices share
+storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from dtorch.errors import MeshMismatchError, ShapeError
+from dtorch.layout import Layout
+from dtorch.redistribute_copy import dim_order, make, result_at
+from dtorch.redistribute_count import Geometry, one_mesh
+from dtorch.redistribute_price import cheapest
+
+if TYPE_CHECKING:
+    from dtorch.mesh import DeviceMesh
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a redistribution.
+
+    Attributes:
+        kind: what a backend would call.
+
+            local           every device has what it needs
+            all_gather      cut axes become Replicate, and no device throws anything away
+            all_reduce      pending sums become whole
+            reduce_scatter  pending sums become whole, each device with a piece
+            all_to_all      axes cut another dim, or the same in another order
+            exchange        several of these at once
+            transfer        to another mesh
+
+        axes: mesh axes whose role changes, ascending; none for a transfer.
+        bytes_total: bytes received, over all devices.
+        bytes_max: bytes received by the device that receives most.
+    """
+
+    kind: str
+    axes: tuple[int, ...]
+    bytes_total: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redistribution:
+    """What a redistribution does; no steps where source and destination are the same.
+
+    Attributes:
+        steps: in order.
+        bytes_total: bytes received, over all devices and steps.
+        bytes_max: bytes received by the device that receives most.
+    """
+
+    steps: tuple[Step, ...]
+    bytes_total: int
+    bytes_max: int
+
+
+@lru_cache(maxsize=65536)
+def plan(
+    src: Layout,
+    dst: Layout,
+    itemsize: int,
+    src_mesh: DeviceMesh | None = None,
+    dst_mesh: DeviceMesh | None = None,
+) -> Redistribution:
+    """The cheapest redistribution by bytes.
+
+    Args:
+        src: layout of the source.
+        dst: layout of the destination, of the same global shape.
+        itemsize: bytes per element.
+        src_mesh: devices of the source; None for any one mesh that both are on.
+        dst_mesh: devices of the destination; None for those of the source.
+
+    Raises:
+        ShapeError: the layouts are of different shapes.
+        MeshMismatchError: a layout for a mesh of another shape.
+    """
+    way = cheapest(src, dst, _checked(src, dst, src_mesh, dst_mesh))
+    steps = tuple(
+        Step(kind, axes, sum(received) * itemsize, max(received) * itemsize)
+        for kind, axes, received, _ in way.moves
+    )
+    return Redistribution(steps, way.total * itemsize, way.largest * itemsize)
+
+
+def cost(src: Layout, dst: Layout, itemsize: int) -> int:
+    """Bytes that all devices together receive in the cheapest redistribution on one mesh.
+
+    Raises:
+        ShapeError: the layouts are of different shapes.
+        MeshMismatchError: the layouts are for meshes of different shapes.
+    """
+    if src is dst:
+        return 0
+    return cheapest(src, dst, _checked(src, dst, None, None)).total * itemsize
+
+
+def execute(
+    parts: Sequence[torch.Tensor],
+    src: Layout,
+    dst: Layout,
+    src_mesh: DeviceMesh,
+    dst_mesh: DeviceMesh | None = None,
+    order: Sequence[int] | None = None,
+) -> list[torch.Tensor]:
+    """The parts under another layout.
+
+    Args:
+        parts: one tensor per source device, of its local shape, all of one dtype.
+        src: their layout.
+        dst: the layout of the result, of the same global shape.
+        src_mesh: the devices of `parts`.
+        dst_mesh: the devices of the result; None for `src_mesh`.
+        order: dims of the global tensor from the largest stride to the smallest; None reads it off the parts,
+        which
+            cannot tell where local sizes are 1.
+
+    Returns:
+        Fresh compact tensors without autograd history, one per destination device; those of devices that hold
+        the same are one object where the mesh shares storage. `parts` itself if neither layout nor devices
+        change.
+
+    Raises:
+        ShapeError: the layouts are of different shapes.
+        MeshMismatchError: a layout for a mesh of another shape, or not one part per device.
+    """
+    dst_mesh = src_mesh if dst_mesh is None else dst_mesh
+    geometry = _checked(src, dst, src_mesh, dst_mesh)
+    if len(parts) != src_mesh.size:
+        raise MeshMismatchError(f"{len(parts)} parts for {src_mesh!r} with {src_mesh.size} devices")
+    if src is dst and geometry.same:
+        return parts if isinstance(parts, list) else list(parts)
+    positions = dst.distinct() if dst_mesh.shares_storage else range(dst_mesh.size)
+    order = _order_of(parts) if order is None else tuple(order)
+    made: dict[int, torch.Tensor] = {}
+    with torch.no_grad():
+        for position in positions:
+            if position not in made:
+                result = result_at(src, dst, geometry, position)
+                device = dst_mesh.torch_device(position)
+                made[position] = make(result, parts, order, parts[0].dtype, device)
+    return [made[position] for position in positions]
+
+
+def split(full: torch.Tensor, layout: Layout, mesh: DeviceMesh) -> list[torch.Tensor]:
+    """The parts of a full tensor under a layout: fresh tensors, as `execute` makes them.
+
+    A pending sum has the value on the first device along its axis and zeros on the others.
+
+    Raises:
+        ShapeError: the layout is of another shape.
+        MeshMismatchError: the layout is for a mesh of another shape.
+    """
+    whole = Layout.replicate(layout.mesh_shape, full.shape)
+    if layout is not whole:
+        return execute([full] * mesh.size, whole, layout, mesh)
+    _checked(layout, layout, mesh, mesh)
+    positions = layout.distinct() if mesh.shares_storage else range(mesh.size)
+    copies = {position: _copy_to(full, mesh.torch_device(position)) for position in set(positions)}
+    return [copies[position] for position in positions]
+
+
+def assemble(parts: Sequence[torch.Tensor], layout: Layout, mesh: DeviceMesh) -> torch.Tensor:
+    """The full tensor that parts make: a fresh tensor on the first device.
+
+    Raises:
+        MeshMismatchError: the layout is for a mesh of another shape, or not one part per device.
+    """
+    if len(parts) != mesh.size:
+        raise MeshMismatchError(f"{len(parts)} parts for {mesh!r} with {mesh.size} devices")
+    device = mesh.torch_device(0)
+    if layout.is_replicate:
+        return _copy_to(parts[0], device)
+    whole = Layout.replicate(layout.mesh_shape, layout.shape)
+    result = result_at(layout, whole, _checked(layout, whole, mesh, mesh), 0)
+    with torch.no_grad():
+        return make(result, parts, _order_of(parts), parts[0].dtype, device)
+
+
+def _copy_to(full: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A compact copy in the same order of dims."""
+    with torch.no_grad():
+        out = torch.empty_permuted(full.shape, dim_order(full), dtype=full.dtype, device=device)
+        return out.copy_(full)
+
+
+def _order_of(parts: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """The order of dims in memory, read off the largest part."""
+    return dim_order(max(parts, key=torch.Tensor.numel))
+
+
+def _checked(src: Layout, dst: Layout, src_mesh: DeviceMesh | None, dst_mesh: DeviceMesh | None) -> Geometry:
+    """Where the devices coincide, if layouts and meshes fit each other."""
+    if src.shape != dst.shape:
+        raise ShapeError(f"redistribution of shape {list(src.shape)} to shape {list(dst.shape)}")
+    dst_mesh = src_mesh if dst_mesh is None else dst_mesh
+    if src_mesh is None or dst_mesh is None:
+        if src.mesh_shape != dst.mesh_shape:
+            raise MeshMismatchError(
+                f"{src!r} and {dst!r} are for meshes of different shapes; say which devices"
+            )
+        return one_mesh(src.mesh_shape)
+    for layout, mesh in ((src, src_mesh), (dst, dst_mesh)):
+        if layout.mesh_shape != mesh.shape:
+            raise MeshMismatchError(f"{layout!r} on {mesh!r}")
+    return _geometry(src_mesh, dst_mesh)
+
+
+@lru_cache(maxsize=4096)
+def _geometry(src_mesh: DeviceMesh, dst_mesh: DeviceMesh) -> Geometry:
+    """Where the devices of two meshes coincide."""
+    if src_mesh.device_type == dst_mesh.device_type:
+        if (src_mesh.shape, src_mesh.device_ids) == (dst_mesh.shape, dst_mesh.device_ids):
+            return one_mesh(src_mesh.shape)
+        at = {device: position for position, device in enumerate(src_mesh.device_ids)}
+        device = tuple(at.get(id, -1) for id in dst_mesh.device_ids)
+    else:
+        device = (-1,) * dst_mesh.size
+    return Geometry(src_mesh.shape, dst_mesh.shape, device, device, False)

@@ -283,8 +283,9 @@ class DeviceMesh:
         """
         missing = self.missing_devices()
         if missing:
+            here = GlobalOption.get_num_gpu()
             raise DeviceError(
-                f"{self!r} needs cuda devices {list(missing)}, and {GlobalOption.get_num_gpu()} GPUs are here; "
+                f"{self!r} needs cuda devices {list(missing)}, and {here} GPUs are here; "
                 f"use a cpu mesh, or DTORCH_DTENSOR_IN_SAME_DEVICE=1 to let one GPU stand for several"
             )
 

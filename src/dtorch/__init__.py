@@ -1,1 +1,42 @@
-"""Distributed tensors on PyTorch, in one process."""
+"""dtorch: write single-device PyTorch in one process, see the price of every operator, run it on a mesh."""
+
+from __future__ import annotations
+
+from dtorch import ops as _ops
+from dtorch.errors import (
+    DeviceError,
+    DtorchError,
+    MeshMismatchError,
+    OperatorError,
+    PlacementError,
+    ShapeError,
+    UnsupportedError,
+)
+from dtorch.graph.graph import Graph
+from dtorch.layout import Layout
+from dtorch.mesh import DeviceMesh, init_device_mesh
+from dtorch.placement import Partial, Placement, Replicate, Shard
+from dtorch.runtime.runner import LocalRunner
+
+Graph.runner_factory = LocalRunner
+
+from dtorch.tensor import Tensor  # noqa: E402  (graphs are handed their runner first)
+
+__all__ = [
+    "DeviceError",
+    "DeviceMesh",
+    "DtorchError",
+    "Graph",
+    "Layout",
+    "MeshMismatchError",
+    "OperatorError",
+    "Partial",
+    "Placement",
+    "PlacementError",
+    "Replicate",
+    "Shard",
+    "ShapeError",
+    "Tensor",
+    "UnsupportedError",
+    "init_device_mesh",
+]

@@ -1,0 +1,250 @@
+"""The only door from torch: what `__torch_dispatch__` does with a call.
+
+A call is scanned once: tensors become slots, everything else becomes part of the key. Plain torch tensors and
+one-device tensors count as Replicate on the mesh of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dtorch.errors import MeshMismatchError, UnsupportedError
+from dtorch.graph.graph import Graph
+from dtorch.graph.recipe import Recipe
+from dtorch.layout import Layout
+from dtorch.mesh import DeviceMesh
+from dtorch.op.operand import Operand
+from dtorch.op.param import Slot, TorchCall
+from dtorch.op.schema import functional_of_out, has_tag, schema_of
+from dtorch.spec import Spec
+from dtorch.tensor import Tensor, wrap
+
+_SLOTS = [Slot(i) for i in range(4096)]
+_TENSOR = object()
+
+Handler = Callable[[Any, tuple, dict], Any]
+_HANDLERS: dict[Any, Handler] = {}
+
+
+def handles(*funcs: Any) -> Callable[[Handler], Handler]:
+    """Decorator: the function answers calls of these torch overloads itself: `handler(func, args, kwargs)`."""
+
+    def enter(handler: Handler) -> Handler:
+        for func in funcs:
+            _HANDLERS[func] = handler
+        return handler
+
+    return enter
+
+
+def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Run one torch call that has a dtorch tensor among its arguments."""
+    with torch._C.DisableTorchFunction():
+        handler = _HANDLERS.get(func)
+        if handler is not None:
+            return handler(func, args, kwargs)
+        if schema_of(func).outs:
+            return _into_out(func, args, kwargs)
+        if has_tag(func, torch.Tag.inplace_view):
+            return _in_place_view(func, args, kwargs)
+        return run(func, args, kwargs)
+
+
+def run(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Scan, add to the graph, wrap what comes out."""
+    tensors: list[torch.Tensor] = []
+    items: list[Any] = [func]
+    call_args = tuple([_scan(a, tensors, items) for a in args])
+    call_kwargs = {}
+    for name, value in kwargs.items():
+        items.append(name)
+        call_kwargs[name] = _scan(value, tensors, items)
+    mesh, graph = home(tensors)
+    operands = [operand_of(t, mesh) for t in tensors]
+    _check_plain_writes(func, args, kwargs)
+    call = TorchCall(_name(func), call_args, call_kwargs)
+    with graph.lock:
+        if torch.is_autocast_enabled(mesh.device_type):
+            with torch.autocast(mesh.device_type, enabled=False):
+                recipe, results = graph.constructor.call(call, tuple(items), operands)
+        else:
+            recipe, results = graph.constructor.call(call, tuple(items), operands)
+    return wrap_results(recipe, results, tensors, graph)
+
+
+def _name(func: Any) -> str:
+    return f"{func.namespace}.{func._opname}.{func._overloadname}"
+
+
+def _scan(value: Any, tensors: list[torch.Tensor], items: list[Any]) -> Any:
+    """Replace tensors by slots and write down what the key needs: types and bit patterns, not mere equality."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        items.append(_TENSOR)
+        tensors.append(value)
+        return _SLOTS[len(tensors) - 1]
+    if kind is list or kind is tuple:
+        items.append((kind, len(value)))
+        return kind([_scan(item, tensors, items) for item in value])
+    if kind is bool or kind is complex:
+        items.append((kind, repr(value)))
+    elif kind is float:
+        items.append((kind, value.hex()))
+    elif kind is torch.Generator:
+        items.append((kind, id(value)))
+    else:
+        items.append(value)
+    return value
+
+
+def home(tensors: Sequence[torch.Tensor]) -> tuple[DeviceMesh, Graph]:
+    """The mesh and the graph that a call belongs to.
+
+    Raises:
+        MeshMismatchError: two distributed tensors live on different meshes.
+    """
+    mesh: DeviceMesh | None = None
+    graph: Graph | None = None
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            continue
+        theirs = tensor._operand.spec.mesh
+        if mesh is None or (mesh.size == 1 and theirs.size > 1):
+            mesh, graph = theirs, tensor._graph
+        elif theirs.size > 1 and theirs != mesh:
+            raise MeshMismatchError(
+                f"one operator got tensors on two meshes, {mesh} and {theirs}; "
+                "bring them together first, x.redistribute(mesh, placements) or x.to(mesh)"
+            )
+    if mesh is None or graph is None:
+        raise UnsupportedError("no dtorch tensor among the arguments")
+    return mesh, graph
+
+
+def operand_of(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
+    """The operand of a tensor on a mesh; plain and one-device tensors count as Replicate."""
+    if isinstance(tensor, Tensor):
+        operand = tensor._operand
+        if operand.spec.mesh is mesh or operand.spec.mesh == mesh:
+            return operand
+        return _replicated(tensor._graph.constructor.value(operand), mesh)
+    if tensor.requires_grad:
+        _plain_gradient(tensor)
+        tensor = tensor.detach()
+    return _replicated(tensor, mesh)
+
+
+def _replicated(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
+    if tensor.device.type == "meta":
+        raise UnsupportedError("a meta tensor has no value to mix with distributed tensors")
+    if mesh.shares_storage:
+        parts = [tensor.to(mesh.torch_device(0))] * mesh.size
+    else:
+        parts = [tensor.to(mesh.torch_device(i)) for i in range(mesh.size)]
+    layout = Layout.replicate(mesh.shape, tensor.shape)
+    return Operand(Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype, layout, mesh), parts)
+
+
+def _plain_gradient(tensor: torch.Tensor) -> None:
+    """Give plain gradients to a plain tensor that takes part in a distributed computation."""
+    if not hasattr(tensor, "_dtorch_hooked"):
+        tensor.register_hook(lambda grad: grad.to_torch() if isinstance(grad, Tensor) else grad)
+        tensor._dtorch_hooked = True  # type: ignore[attr-defined]
+
+
+_MAY_WRITE_PLAIN = ("copy_", "index_copy_", "index_put_", "scatter_", "index_fill_", "masked_scatter_", "put_")
+
+
+def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:
+    """Refuse arithmetic that would write a distributed result into a plain tensor."""
+    facts = schema_of(func)
+    if not facts.written or func._opname in _MAY_WRITE_PLAIN:
+        return
+    bound = facts.bind(args, kwargs)
+    for name in facts.written:
+        value = bound.get(name)
+        if isinstance(value, torch.Tensor) and not isinstance(value, Tensor):
+            raise UnsupportedError(
+                f"{_name(func)} would write a distributed result into a plain tensor (argument {name}); make it "
+                "distributed first, dtorch.Tensor(plain, device_mesh=..., placements=...), "
+                "or use the out-of-place form"
+            )
+
+
+def wrap_results(recipe: Recipe, results: list[Any], tensors: Sequence[torch.Tensor], graph: Graph) -> Any:
+    """Turn operands into tensors, in the form torch returns them."""
+    plans = recipe.outputs
+    found = []
+    for number, result in enumerate(results):
+        if isinstance(result, Operand):
+            view = plans is not None and plans[number].source in ("view", "copy")
+            if view and torch.is_inference_mode_enabled() and not tensors[0].is_inference():
+                # A view of a normal tensor cannot be made as an inference tensor.
+                with torch.inference_mode(False):
+                    found.append(wrap(result, graph))
+            else:
+                found.append(wrap(result, graph))
+        elif type(result) is int and plans is not None and plans[number].source == "argument":
+            found.append(tensors[result])
+        else:
+            found.append(result)
+    if recipe.single:
+        return found[0] if found else None
+    return recipe.returns(found)
+
+
+def _into_out(func: Any, args: tuple, kwargs: dict) -> Any:
+    """`out=` overloads: compute, then write into the given tensors, resizing them as torch does."""
+    facts = schema_of(func)
+    bound = facts.bind(args, kwargs)
+    targets = [bound[name] for name in facts.outs]
+    functional = functional_of_out(func)
+    if functional is None or any(not isinstance(t, torch.Tensor) for t in targets):
+        raise UnsupportedError(f"{_name(func)} has no functional form to compute; call it without out=")
+    given = dict(zip(facts.names, args, strict=False)) | kwargs
+    positional = {n: v for n, v in given.items() if n not in facts.outs}
+    for name in ("dtype",):
+        if name in schema_of(functional).names and name not in positional and len(targets) == 1:
+            positional[name] = targets[0].dtype
+    result = functional(**_named(positional, functional))
+    values = [result] if isinstance(result, torch.Tensor) else list(result)
+    for target, value in zip(targets, values, strict=True):
+        _store(target, value)
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _named(given: dict, functional: Any) -> dict:
+    known = schema_of(functional).names
+    return {("self" if n == "self" else n): v for n, v in given.items() if n in known}
+
+
+def _store(target: torch.Tensor, value: Any) -> None:
+    if not torch.can_cast(value.dtype, target.dtype):
+        raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {target.dtype}")
+    if isinstance(target, Tensor):
+        if target.shape != value.shape:
+            target.replace(value.to(target.dtype).clone())
+        else:
+            target.copy_(value)
+        return
+    full = value.to_torch() if isinstance(value, Tensor) else value
+    if target.shape != full.shape:
+        target.resize_(full.shape)
+    target.copy_(full)
+
+
+def _in_place_view(func: Any, args: tuple, kwargs: dict) -> Any:
+    """`squeeze_`, `t_` and their like change the tensor's own shape: view, then put the view in its place."""
+    target = args[0]
+    namespace, name = func.namespace, func._opname
+    plain = getattr(getattr(getattr(torch.ops, namespace), name.rstrip("_")), func._overloadname, None)
+    if plain is None or not isinstance(target, Tensor):
+        raise UnsupportedError(f"{_name(func)} on a distributed tensor; use the out-of-place form")
+    view = run(plain, args, kwargs)
+    with torch._C._DisableTorchDispatch():
+        func(*args, **kwargs)
+    target._operand = view._operand
+    return target

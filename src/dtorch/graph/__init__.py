@@ -1,0 +1,1 @@
+"""Recording what a program does, and deciding how each operator runs."""

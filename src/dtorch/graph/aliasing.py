@@ -1,0 +1,132 @@
+"""Keeping aliases honest: refreshing copied views, carrying writes back, reducing pending sums in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dtorch import redistribute
+from dtorch.layout import Layout
+from dtorch.op.call import flatten
+from dtorch.op.operand import Operand, Parts
+from dtorch.op.operator import Operator
+from dtorch.op.param import fill
+from dtorch.spec import Spec
+
+if TYPE_CHECKING:
+    from dtorch.graph.constructor import GraphConstructor
+
+
+def viewer(operator: Operator, index: int, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The view that output `number` is of input `index`, as a function of the input's full value."""
+    call = operator.call
+    args, kwargs = call.args, call.kwargs
+
+    def view(full: torch.Tensor) -> torch.Tensor:
+        values: list[Any] = [None] * len(operator.inputs)
+        values[index] = full
+        return flatten(call.func(*fill(args, values), **fill(kwargs, values)))[number]
+
+    return view
+
+
+def refresh(constructor: GraphConstructor, operand: Operand) -> None:
+    """Bring a copied view up to date with its base."""
+    upstream = operand.buffer.upstream
+    assert upstream is not None
+    base = upstream.base
+    if base.buffer.upstream is not None:
+        refresh(constructor, base)
+    if base.buffer.version == upstream.seen:
+        return
+    buffer = operand.buffer
+    full = upstream.view(_full(constructor, base))
+    _copy_into(buffer.root_parts, redistribute.split(full, buffer.root_spec.layout, buffer.root_spec.mesh))
+    buffer.version += 1
+    upstream.seen = base.buffer.version
+
+
+def touched(constructor: GraphConstructor, operand: Operand) -> None:
+    """Note that an operand was written; a copied view is carried back to its base."""
+    buffer = operand.buffer
+    buffer.version += 1
+    upstream = buffer.upstream
+    if upstream is None:
+        return
+    base = upstream.base
+    full = _full(constructor, base)
+    root = buffer.root_spec
+    upstream.view(full).copy_(redistribute.assemble(buffer.root_parts, root.layout, root.mesh))
+    assert base.parts is not None
+    _copy_into(base.parts, redistribute.split(full, base.layout, base.spec.mesh))
+    touched(constructor, base)
+    upstream.seen = base.buffer.version
+
+
+def overwrite(constructor: GraphConstructor, operand: Operand, layout: Layout, parts: Parts) -> None:
+    """Write a value, given under some layout, into an operand and all its aliases."""
+    spec = operand.spec
+    assert operand.parts is not None
+    _copy_into(operand.parts, redistribute.execute(parts, layout, spec.layout, spec.mesh, spec.mesh))
+    touched(constructor, operand)
+
+
+def reduce_in_place(constructor: GraphConstructor, operand: Operand) -> None:
+    """Turn pending sums into whole values where they are stored, for the operand and every alias of it."""
+    buffer = operand.buffer
+    root = buffer.root_spec
+    whole = root.layout.without_partial()
+    moved = redistribute.execute(buffer.root_parts, root.layout, whole, root.mesh, root.mesh)
+    owner = _owners(root, root.layout.partial)
+    for position, part in enumerate(buffer.root_parts):
+        if owner[position] == position:
+            part.copy_(moved[position])
+    buffer.root_spec = _reduced(root)
+    buffer.root_parts = [buffer.root_parts[p] for p in owner]
+    for member in buffer.live_members():
+        assert member.parts is not None
+        member.parts = [member.parts[p] for p in owner]
+        member.spec = _reduced(member.spec)
+        member.converted = None
+    buffer.version += 1
+
+
+def _owners(spec: Spec, axes: tuple[int, ...]) -> list[int]:
+    """For each device the one whose storage holds its value once `axes` are reduced."""
+    mesh = spec.mesh
+    if not mesh.shares_storage:
+        return list(range(mesh.size))
+    first: dict[tuple[int, ...], int] = {}
+    found = []
+    for position, coord in enumerate(mesh.coords):
+        rest = tuple(0 if axis in axes else c for axis, c in enumerate(coord))
+        found.append(first.setdefault(rest, position))
+    return found
+
+
+def _reduced(spec: Spec) -> Spec:
+    return Spec(spec.shape, spec.stride, spec.dtype, spec.layout.without_partial(), spec.mesh)
+
+
+def _full(constructor: GraphConstructor, operand: Operand) -> torch.Tensor:
+    """The full value with the global strides, so that every view legal on the operand is legal on it."""
+    value = constructor.value(operand)
+    if value.stride() == operand.spec.stride:
+        return value
+    full = torch.empty_strided(operand.spec.shape, operand.spec.stride, dtype=value.dtype, device=value.device)
+    return full.copy_(value)
+
+
+def _copy_into(parts: Parts, values: Parts) -> None:
+    done: set[int] = set()
+    for part, value in zip(parts, values, strict=True):
+        if id(part) not in done:
+            done.add(id(part))
+            part.copy_(value)
+
+
+def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two local tensors live in one storage."""
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.untyped_storage().nbytes() > 0

@@ -1,0 +1,207 @@
+"""Building a recipe on a miss: find the class, choose conversions, infer, decide what becomes of the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from dtorch import redistribute
+from dtorch.errors import DtorchError
+from dtorch.graph.confirm import refuse_implicit
+from dtorch.graph.recipe import OutputPlan, Recipe
+from dtorch.layout import Layout
+from dtorch.op import registry
+from dtorch.op.choice import Choice
+from dtorch.op.operand import Operand, prototype
+from dtorch.op.operator import Operator
+from dtorch.op.param import OpParam, Slot, TorchCall
+from dtorch.op.schema import Schema
+from dtorch.spec import Spec
+
+
+class Surroundings(NamedTuple):
+    """What a recipe depends on beside the call: the redistribution policy, and whether a backward runs."""
+
+    policy: str
+    in_backward: bool
+
+
+def build(
+    param: OpParam, specs: Sequence[Spec | None], held: Mapping[int, Sequence[Layout]], around: Surroundings
+) -> Recipe:
+    """Make the recipe of a call.
+
+    Args:
+        param: the operator's parameters; for a torch call the overload and its arguments.
+        specs: of the operands, None for absent ones.
+        held: layouts in which an operand is held already.
+        around: policy and backward.
+
+    Raises:
+        PlacementError: the policy is "error" and an input would need communication.
+        whatever torch raises for illegal shapes, dtypes or arguments.
+    """
+    if isinstance(param, TorchCall):
+        cls = registry.class_of(param.func)
+    else:
+        cls = registry.class_by_type(type(param).__name__.removesuffix("Param"))
+    operator = cls(param, [prototype(spec) for spec in specs])
+    operator.check_input()
+    schema = operator.schema if isinstance(param, TorchCall) else None
+    written = () if schema is None else _slots(operator, schema.written)
+    recipe = _by_rule(operator, written, held)
+    if recipe is None:
+        general = registry.class_by_type("General")(param, operator.inputs)
+        recipe = _general(general, written)
+    recipe.written = written
+    if schema is not None:
+        recipe.single = len(schema.returned) == 1 and not _returns_list(schema)
+        recipe.returns = list if _returns_list(schema) else tuple
+    if around.policy == "error":
+        refuse_implicit(recipe, specs)
+    if recipe.outputs is not None and not recipe.reduce_first:
+        _add_targets(recipe, [None if s is None else s.layout for s in specs], around.in_backward)
+    return recipe
+
+
+def _by_rule(operator: Operator, written: tuple[int, ...], held: Mapping[int, Sequence[Layout]]) -> Recipe | None:
+    """The recipe by the operator's own rule; None where only the general path can run it."""
+    if operator.type == "General":
+        return None
+    pinned = frozenset(written)
+    try:
+        choice = operator.place(pinned, held)
+    except DtorchError:
+        raise
+    except Exception:
+        # Meta kernels are missing or stricter than real ones for some operators: a real run on whole tensors
+        # decides, and raises torch's own error where the call is illegal.
+        return None
+    recipe = Recipe(operator)
+    if choice is None:
+        recipe.reduce_first = tuple(i for i in written if operator.inputs[i].layout.partial)  # type: ignore[union-attr]
+        if recipe.reduce_first:
+            return recipe
+        recipe.write_back = written
+        choice = operator.place(frozenset(), held)
+        if choice is None:
+            return None
+    recipe.operator = _convert_inputs(operator, choice)
+    recipe.conversions = _conversions(operator, choice)
+    recipe.write_back = tuple(i for i in recipe.write_back if any(i == j for j, _ in recipe.conversions))
+    recipe.operator.infer()
+    recipe.outputs = _output_plans(recipe)
+    return recipe
+
+
+def _convert_inputs(operator: Operator, choice: Choice) -> Operator:
+    if all(a is b for a, b in zip(choice.inputs, operator.layouts, strict=True)):
+        operator.choice = choice
+        return operator
+    inputs = [
+        None if x is None or layout is None else Operand(_with_layout(x.spec, layout))
+        for x, layout in zip(operator.inputs, choice.inputs, strict=True)
+    ]
+    converted = type(operator)(operator.param, inputs)
+    converted.choice = choice
+    return converted
+
+
+def _with_layout(spec: Spec, layout: Layout) -> Spec:
+    return Spec(spec.shape, spec.stride, spec.dtype, layout, spec.mesh)
+
+
+def _conversions(operator: Operator, choice: Choice) -> tuple[tuple[int, Layout], ...]:
+    return tuple(
+        (i, target)
+        for i, (have, target) in enumerate(zip(operator.layouts, choice.inputs, strict=True))
+        if target is not None and target is not have
+    )
+
+
+def _general(operator: Operator, written: tuple[int, ...]) -> Recipe:
+    """Everything whole, run once, outputs as they come."""
+    recipe = Recipe(operator)
+    layouts = tuple(None if x is None else Layout.replicate(x.spec.mesh.shape, x.shape) for x in operator.inputs)
+    choice = Choice(layouts, ())
+    recipe.conversions = _conversions(operator, choice)
+    recipe.write_back = tuple(i for i in written if any(i == j for j, _ in recipe.conversions))
+    recipe.operator = _convert_inputs(operator, choice)
+    recipe.operator.infer_operator_assign_info()
+    arguments = _argument_plans(recipe.operator)
+    if arguments and all(plan is not None for plan in arguments):
+        recipe.outputs = tuple(plan for plan in arguments if plan is not None)
+    return recipe
+
+
+def _argument_plans(operator: Operator) -> list[OutputPlan | None]:
+    """For each return of the torch operator: the argument that it is, or None."""
+    if not isinstance(operator.param, TorchCall):
+        return []
+    plans: list[OutputPlan | None] = []
+    for name in operator.schema.returned:
+        slot = None if name is None else operator.arguments[name]
+        plans.append(OutputPlan("argument", slot.index) if isinstance(slot, Slot) else None)
+    return plans
+
+
+def _output_plans(recipe: Recipe) -> tuple[OutputPlan, ...]:
+    operator = recipe.operator
+    arguments = _argument_plans(operator)
+    view_of = operator.view_of()
+    converted = any(i == view_of for i, _ in recipe.conversions)
+    plans = []
+    for number, (meta, output) in enumerate(zip(operator.output_metas, operator.outputs, strict=True)):
+        plan = arguments[number] if number < len(arguments) else None
+        if plan is None and (meta is None or output is None):
+            plan = OutputPlan("value")
+        elif plan is None and view_of is not None:
+            plan = OutputPlan("copy" if converted else "view", view_of, output.spec, None, meta.offset)
+        elif plan is None:
+            plan = OutputPlan("fresh", -1, output.spec)
+        plans.append(plan)
+    return tuple(plans)
+
+
+def _add_targets(recipe: Recipe, given: Sequence[Layout | None], in_backward: bool) -> None:
+    assert recipe.outputs is not None
+    if all(plan.source != "fresh" for plan in recipe.outputs):
+        return
+    targets = recipe.operator.output_targets(given, in_backward)
+    recipe.outputs = tuple(
+        plan._replace(target=target) if target is not None and plan.source == "fresh" else plan
+        for plan, target in zip(recipe.outputs, targets, strict=True)
+    )
+
+
+def _slots(operator: Operator, names: Sequence[str]) -> tuple[int, ...]:
+    """Inputs that the named arguments hold, lists included."""
+    found: list[int] = []
+
+    def collect(value: Any) -> None:
+        if isinstance(value, Slot):
+            found.append(value.index)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                collect(item)
+
+    for name in names:
+        collect(operator.arguments.get(name))
+    return tuple(found)
+
+
+def _returns_list(schema: Schema) -> bool:
+    returns = schema.func._schema.returns
+    return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
+
+
+def price_of(recipe: Recipe, specs: Sequence[Spec | None]) -> int:
+    """Bytes that a recipe's conversions send."""
+    total = 0
+    for i, target in recipe.conversions:
+        spec = specs[i]
+        assert spec is not None
+        total += redistribute.cost(spec.layout, target, spec.itemsize)
+    return total

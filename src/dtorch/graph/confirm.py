@@ -1,0 +1,97 @@
+"""Errors that say what to do, and the check that inferred metadata is what really came out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dtorch import redistribute
+from dtorch.errors import DtorchError, OperatorError, PlacementError
+from dtorch.graph.recipe import Recipe
+from dtorch.op.call import meta_of
+from dtorch.op.operator import Operator
+from dtorch.spec import Spec
+
+_KEPT = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, torch.OutOfMemoryError)
+
+
+def users_line() -> str:
+    """File and line of the nearest caller outside dtorch and torch."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.split(".")[0] not in ("dtorch", "torch"):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "(called by autograd)"
+
+
+def explain(error: Exception, operator: Operator) -> Exception:
+    """The same kind of error, naming the operator, its placements and the user's line."""
+    if isinstance(error, DtorchError):
+        return error
+    places = ", ".join("-" if s is None else str(list(s.placements)) for s in _specs(operator))
+    text = f"{error}\n  in {operator.describe()} with placements {places}\n  called from {users_line()}"
+    kind = type(error)
+    return kind(text) if kind in _KEPT else OperatorError(text)
+
+
+def refuse_implicit(recipe: Recipe, specs: Sequence[Spec | None]) -> None:
+    """Under the policy "error", refuse conversions of inputs that send bytes.
+
+    Raises:
+        PlacementError: an input would need communication.
+    """
+    operator = recipe.operator
+    fixes, total = [], 0
+    for i, target in recipe.conversions:
+        spec = specs[i]
+        assert spec is not None
+        sent = redistribute.cost(spec.layout, target, spec.itemsize)
+        if sent:
+            total += sent
+            fixes.append(f"input {i}.redistribute(placements={list(target.placements())}), {sent} bytes")
+    if not fixes:
+        return
+    have = "\n".join(f"    input {i}: {list(s.placements)}" for i, s in enumerate(specs) if s is not None)
+    rules = "\n".join(f"    {line}" for line in str(operator.signature).splitlines())
+    raise PlacementError(
+        f"{operator.describe()} fits no placement rule without communication, and the policy is \"error\".\n"
+        f"  placements:\n{have}\n  legal on one mesh axis:\n{rules}\n"
+        f"  cheapest fix ({total} bytes): {'; '.join(fixes)}\n  called from {users_line()}"
+    )
+
+
+def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
+    """Compare a first run's outputs with what was inferred; whole outputs take the real run's strides.
+
+    Raises:
+        OperatorError: a shard has another shape or dtype than its layout says, so the value would be wrong.
+    """
+    recipe.checked = True
+    if recipe.outputs is None:
+        return
+    if len(results) != len(recipe.outputs):
+        raise OperatorError(f"{recipe.operator.describe()} gave {len(results)} outputs, not {len(recipe.outputs)}")
+    plans = list(recipe.outputs)
+    for number, (plan, parts) in enumerate(zip(plans, results, strict=True)):
+        if plan.spec is None:
+            continue
+        spec = plan.spec
+        for coord, part in zip(spec.mesh.coords, parts, strict=True):
+            if tuple(part.shape) != spec.layout.local_shape(coord) or part.dtype != spec.dtype:
+                raise OperatorError(
+                    f"{recipe.operator.describe()}: output {number} at {coord} is {tuple(part.shape)} {part.dtype}, "
+                    f"its layout says {spec.layout.local_shape(coord)} {spec.dtype}"
+                )
+        if not spec.layout.cut_axes and plan.source == "fresh":
+            meta = meta_of(parts[0])
+            plans[number] = plan._replace(spec=Spec(meta.shape, meta.stride, meta.dtype, spec.layout, spec.mesh))
+    recipe.outputs = tuple(plans)
+
+
+def _specs(operator: Operator) -> list[Spec | None]:
+    return [None if x is None else x.spec for x in operator.inputs]

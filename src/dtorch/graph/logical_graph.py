@@ -1,0 +1,114 @@
+"""What ran, node by node, and what it cost.
+
+A `Node` is one use of an operator. A `LogicalGraph` collects nodes while it is open (`graph.record()`), and answers
+what was computed, what was communicated, over which mesh axes, and whether the user asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dtorch.op.cost import OperatorCost
+from dtorch.op.operator import Operator
+from dtorch.ops.standard.convert import Convert
+from dtorch.spec import Spec
+
+
+class Node(NamedTuple):
+    """One use of an operator.
+
+    Attributes:
+        operator: what ran.
+        inputs, outputs: specs, None for absent operands and outputs that are no tensors.
+        cause: for an implicit conversion, the operator that needed it.
+        in_backward: whether autograd issued it.
+    """
+
+    operator: Operator
+    inputs: tuple[Spec | None, ...]
+    outputs: tuple[Spec | None, ...]
+    cause: Operator | None = None
+    in_backward: bool = False
+
+
+class Communication(NamedTuple):
+    """One exchange between devices.
+
+    Attributes:
+        kind: all_reduce, all_gather, reduce_scatter, all_to_all, exchange, transfer, or statistics.
+        axes: names (or numbers) of the mesh axes, joined by "+".
+        implicit: whether dtorch chose it.
+        cause: type of the operator that needed it, or "" where the user asked.
+        bytes: received by all devices together.
+        in_backward: whether autograd issued it.
+    """
+
+    kind: str
+    axes: str
+    implicit: bool
+    cause: str
+    bytes: int
+    in_backward: bool
+
+
+class LogicalGraph:
+    """The container of nodes."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    @property
+    def operators(self) -> list[Operator]:
+        """The operator of each node."""
+        return [node.operator for node in self.nodes]
+
+    def cost(self) -> OperatorCost:
+        """Price of all nodes together."""
+        total = OperatorCost()
+        for node in self.nodes:
+            total = total + node.operator.price()
+        return total
+
+    def communications(self) -> list[Communication]:
+        """Every exchange between devices, in order; local conversions are none."""
+        found: list[Communication] = []
+        for node in self.nodes:
+            found += _communications(node)
+        return found
+
+    def __str__(self) -> str:
+        lines = []
+        for number, node in enumerate(self.nodes):
+            mark = " (implicit)" if isinstance(node.operator, Convert) and node.operator.implicit else ""
+            places = ", ".join(str(list(s.placements)) for s in node.outputs if s is not None)
+            lines.append(f"{number:4d}  {node.operator.describe()}{mark}  {places}  {node.operator.price()}")
+        return "\n".join(lines)
+
+
+def _communications(node: Node) -> list[Communication]:
+    operator = node.operator
+    if isinstance(operator, Convert):
+        if operator.plan.bytes_total == 0:
+            return []
+        cause = "" if node.cause is None else node.cause.type
+        axes = _axis_names(operator, operator.axes)
+        return [
+            Communication(operator.kind, axes, operator.implicit, cause, operator.plan.bytes_total, node.in_backward)
+        ]
+    sent = operator.statistics_bytes()
+    if not sent:
+        return []
+    axes = _axis_names(operator, operator.statistics_axes())
+    return [Communication("statistics", axes, False, operator.type, sent, node.in_backward)]
+
+
+def _axis_names(operator: Operator, axes: tuple[int, ...]) -> str:
+    names = operator.mesh.dim_names
+    return "+".join(str(axis) if names is None else names[axis] for axis in axes)

@@ -1,0 +1,74 @@
+"""What one key leads to: the inferred operator and everything decided about running it.
+
+A recipe depends on the torch operator, the specs of its operands and its other arguments alone, so it is built
+once and shared by all calls that agree on them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from dtorch.layout import Layout
+from dtorch.op.operator import Operator
+from dtorch.spec import Spec
+
+
+class OutputPlan(NamedTuple):
+    """What becomes of one output.
+
+    Attributes:
+        source: "fresh", "argument" (in-place: the input itself), "view" (of the input, sharing storage), "copy"
+            (a view whose input had to be converted: refreshed and written back), or "value" (no tensor).
+        index: the input meant by argument, view and copy.
+        spec: None where it is read off the result.
+        target: layout to which a fresh output is brought at once, or None.
+        offset: storage offset in elements, from the start of the input's storage.
+    """
+
+    source: str
+    index: int = -1
+    spec: Spec | None = None
+    target: Layout | None = None
+    offset: int = 0
+
+
+class Recipe:
+    """An operator, ready to run on operands of given specs.
+
+    Attributes:
+        operator: inferred, on operands without value.
+        conversions: (input, target layout) to bring inputs to first.
+        written: inputs that the operator writes.
+        write_back: those of `written` that are written through a converted copy.
+        reduce_first: inputs that hold pending sums the operator cannot write into.
+        outputs: what becomes of each output.
+        program: what the runner made of the operator; None until it runs.
+        single: whether torch returns one tensor, not a sequence.
+        returns: type of the sequence that torch returns.
+        checked: whether a first run has confirmed the inferred metadata.
+    """
+
+    __slots__ = (
+        "checked",
+        "conversions",
+        "operator",
+        "outputs",
+        "program",
+        "reduce_first",
+        "returns",
+        "single",
+        "write_back",
+        "written",
+    )
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self.conversions: tuple[tuple[int, Layout], ...] = ()
+        self.written: tuple[int, ...] = ()
+        self.write_back: tuple[int, ...] = ()
+        self.reduce_first: tuple[int, ...] = ()
+        self.outputs: tuple[OutputPlan, ...] | None = None
+        self.program: Any = None
+        self.single = True
+        self.returns: type = tuple
+        self.checked = False

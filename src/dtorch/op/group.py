@@ -1,0 +1,61 @@
+"""What an operator sees that needs its siblings: the shards of all devices, and reductions over mesh axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from dtorch.op.operator import Local
+
+_COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "prod": torch.mul,
+}
+
+
+class Group:
+    """The devices that run one operator together, one entry for each distinct shard.
+
+    Attributes:
+        locals: the operator's call on each of them.
+        coords: their mesh coordinates.
+    """
+
+    def __init__(self, locals_: Sequence[Local]) -> None:
+        self.locals = tuple(locals_)
+        self.coords = tuple(local.coord for local in locals_)
+        self._rings: dict[tuple[int, ...], list[list[int]]] = {}
+
+    def rings(self, axes: Sequence[int]) -> list[list[int]]:
+        """Devices (numbers into `coords`) that differ on `axes` only, each ring in mesh order."""
+        key = tuple(axes)
+        if key not in self._rings:
+            found: dict[tuple[int, ...], list[int]] = {}
+            for i, coord in enumerate(self.coords):
+                rest = tuple(-1 if axis in key else c for axis, c in enumerate(coord))
+                found.setdefault(rest, []).append(i)
+            self._rings[key] = list(found.values())
+        return self._rings[key]
+
+    def all_reduce(self, values: Sequence[torch.Tensor], axes: Sequence[int], kind: str = "sum") -> list[torch.Tensor]:
+        """Combine one small tensor per device over mesh axes, in mesh order; every device gets the result.
+
+        Args:
+            values: a tensor per device, of one shape within each ring.
+            axes: mesh axes to combine over.
+            kind: "sum", "max", "min" or "prod".
+        """
+        combine = _COMBINE[kind]
+        results = list(values)
+        for ring in self.rings(axes):
+            total = values[ring[0]]
+            for i in ring[1:]:
+                total = combine(total, values[i].to(total.device))
+            for i in ring:
+                results[i] = total.to(values[i].device)
+        return results

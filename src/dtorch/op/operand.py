@@ -1,0 +1,126 @@
+"""The graph's data nodes, and what keeps their aliases honest.
+
+An `Operand` has a spec and, once run, one local tensor per device (its parts; replicas on one physical device
+are one tensor). Views share the parts' storage with their base wherever the view is local, so in-place writes are
+seen by all of them. A view that is not local (a slice of the sharded dim, a diagonal) is a copy; its buffer then
+remembers what it copies (`upstream`), reads refresh it after the base was written, and writes are carried back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from dtorch.layout import Layout
+from dtorch.spec import Spec
+
+Parts = list[Any]
+
+
+class Upstream:
+    """Where a copied view comes from: `view` maps the base's full value to the copy's."""
+
+    __slots__ = ("base", "seen", "view")
+
+    def __init__(self, base: Operand, view: Callable[[Any], Any]) -> None:
+        self.base = base
+        self.view = view
+        self.seen = base.buffer.version
+
+
+class Buffer:
+    """The storages behind one lineage of views.
+
+    Attributes:
+        version: counts writes through any member.
+        root_spec, root_parts: the tensor that owns the storages.
+        members: the operands that share them.
+        upstream: set where the storages are a copy of some view of another buffer.
+    """
+
+    __slots__ = ("members", "root_parts", "root_spec", "upstream", "version")
+
+    def __init__(self, spec: Spec, parts: Parts) -> None:
+        self.version = 0
+        self.root_spec = spec
+        self.root_parts = parts
+        self.members: list[weakref.ref[Operand]] = []
+        self.upstream: Upstream | None = None
+
+    def live_members(self) -> list[Operand]:
+        """The operands that still exist, dead ones forgotten."""
+        found = [(ref, member) for ref in self.members if (member := ref()) is not None]
+        self.members = [ref for ref, _ in found]
+        return [member for _, member in found]
+
+
+class Operand:
+    """One tensor of the graph.
+
+    Attributes:
+        spec: shape, stride, dtype, layout, mesh.
+        parts: local tensors in mesh order; None for a prototype, which has no value.
+        buffer: the storages the parts live in.
+        offset: the storage offset that torch would report, in elements.
+        converted: layout -> parts, conversions already made at `converted_at` of the buffer's version.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "converted", "converted_at", "offset", "parts", "spec")
+
+    def __init__(
+        self, spec: Spec, parts: Parts | None = None, buffer: Buffer | None = None, offset: int = 0
+    ) -> None:
+        self.spec = spec
+        self.parts = parts
+        self.offset = offset
+        self.converted: dict[Layout, Parts] | None = None
+        self.converted_at = 0
+        if parts is not None:
+            self.buffer = Buffer(spec, parts) if buffer is None else buffer
+            self.buffer.members.append(weakref.ref(self))
+
+    def conversions(self) -> dict[Layout, Parts] | None:
+        """Conversions of the present value that are still held, or None."""
+        if self.converted is not None and self.converted_at != self.buffer.version:
+            self.converted = None
+        return self.converted
+
+    def keep_conversion(self, layout: Layout, parts: Parts) -> None:
+        """Hold a conversion for later consumers, until the value is written."""
+        if self.conversions() is None:
+            self.converted = {}
+            self.converted_at = self.buffer.version
+        assert self.converted is not None
+        self.converted[layout] = parts
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the operand lives on more than one device."""
+        return self.spec.mesh.size > 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the global value."""
+        return self.spec.nbytes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape."""
+        return self.spec.shape
+
+    @property
+    def layout(self) -> Layout:
+        """How the global value is laid out over the mesh."""
+        return self.spec.layout
+
+
+def prototype(spec: Spec | None) -> Operand | None:
+    """An operand without value, on which operators are inferred; None stays None (an absent input)."""
+    return None if spec is None else Operand(spec)
+
+
+def copied(parts: Parts) -> Parts:
+    """Copies of parts; what was shared between replicas stays shared."""
+    copies = {id(part): part.clone() for part in parts}
+    return [copies[id(part)] for part in parts]

@@ -1,0 +1,430 @@
+"""The life of every operator, as a template method; families fill in steps.
+
+    infer()
+      infer_output()
+        check_input()                    dtypes, mesh, placements legal for shape and mesh
+        infer_output_meta_info()         shape, stride, dtype of the outputs
+        infer_output_placements()        unless skip_placement_inference()
+      infer_operator_assign_info()       which streams run it
+
+An operator is inferred once, on operands without values, and shared by every call with the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from dtorch import redistribute
+from dtorch.errors import MeshMismatchError, PlacementError
+from dtorch.layout import Layout
+from dtorch.mesh import DeviceMesh
+from dtorch.spec import Spec
+from dtorch.op import registry
+from dtorch.op.call import OutputMeta, compile_call, flatten, metas, run_on_meta
+from dtorch.op.choice import Choice, choose
+from dtorch.op.cost import OperatorCost
+from dtorch.op.dims import UNCUT, Rule, concretize, parse
+from dtorch.op.operand import Operand
+from dtorch.op.param import OpParam, Slot, TorchCall
+from dtorch.op.schema import Schema, base_name, schema_of
+from dtorch.op.signature import PlacementSignature, Row
+from dtorch.op.stream import StreamKey
+
+if TYPE_CHECKING:
+    from dtorch.op.group import Group
+
+
+class Dims(NamedTuple):
+    """A dims line with what is said beside it; see `dims.py`."""
+
+    line: str
+    linear: tuple[str, ...] = ()
+    flops: str | None = None
+
+
+class Local:
+    """An operator's call as one device makes it: coordinate, and arguments in local sizes."""
+
+    __slots__ = ("args", "call", "coord", "func", "kwargs")
+
+    def __init__(self, coord: tuple[int, ...], func: Any, args: tuple, kwargs: dict) -> None:
+        self.coord = coord
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.call = None if func is None else compile_call(func, args, kwargs)
+
+
+class Operator:
+    """Base of all operators.
+
+    Class attributes:
+        type: the operator type's name.
+        rules: torch operator -> its dims line.
+        torch_ops: further torch operators served, whose rule a method builds.
+        needs_siblings: `compute_group` runs it, seeing the shards of all devices.
+        gradient_of: output number -> name of the argument whose gradient it is; where that argument is cut, a
+            pending output is reduce-scattered to the same cut.
+        reduces: pending outputs are reduced at once outside a backward, so that a user sees Replicate.
+    """
+
+    type: ClassVar[str] = "General"
+    rules: ClassVar[Mapping[str, Dims]] = {}
+    torch_ops: ClassVar[Sequence[str]] = ()
+    needs_siblings: ClassVar[bool] = False
+    gradient_of: ClassVar[Mapping[int, str]] = {}
+    reduces: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "type" not in cls.__dict__:
+            cls.type = cls.__name__
+        registry.register(cls, [*cls.__dict__.get("rules", {}), *cls.__dict__.get("torch_ops", ())])
+
+    def __init__(self, param: OpParam, inputs: Sequence[Operand | None]) -> None:
+        self.param = param
+        self.inputs = tuple(inputs)
+        self.outputs: tuple[Operand | None, ...] = ()
+        self.output_metas: tuple[OutputMeta | None, ...] = ()
+        self.streams: tuple[StreamKey, ...] = ()
+        self.choice: Choice | None = None
+
+    # -- what the operator is -------------------------------------------------------------------------------
+
+    @property
+    def call(self) -> TorchCall:
+        """The torch call behind the operator.
+
+        Raises:
+            TypeError: the operator is not a torch call.
+        """
+        if not isinstance(self.param, TorchCall):
+            raise TypeError(f"{self.type} is no torch call")
+        return self.param
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Aliasing facts of the torch operator."""
+        return schema_of(self.call.func)
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments by name, defaults filled in, tensors as slots."""
+        return self.schema.bind(self.call.args, self.call.kwargs)
+
+    @cached_property
+    def name(self) -> str:
+        """Base name of the torch operator, `aten.add` for `aten.add_.Tensor`; the type where there is none."""
+        return base_name(self.call.func) if isinstance(self.param, TorchCall) else self.type
+
+    @property
+    def shapes(self) -> list[tuple[int, ...] | None]:
+        """Global shape of each input."""
+        return [None if x is None else x.spec.shape for x in self.inputs]
+
+    @property
+    def layouts(self) -> list[Layout | None]:
+        """Layout of each input."""
+        return [None if x is None else x.spec.layout for x in self.inputs]
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The mesh of the operands.
+
+        Raises:
+            PlacementError: the operator has no input.
+        """
+        for operand in self.inputs:
+            if operand is not None:
+                return operand.spec.mesh
+        raise PlacementError(f"{self.type} has no input, so its mesh must be given")
+
+    def kind_name(self) -> str:
+        """How the operator is called in tables: the torch name for kinds of a family, in camel case."""
+        if not isinstance(self.param, TorchCall):
+            return self.type
+        return "".join(word[:1].upper() + word[1:] for word in self.name.split(".")[1].split("_"))
+
+    def describe(self) -> str:
+        """One line: kind, input shapes -> output shapes, parameters."""
+        from .describe import describe
+
+        return describe(self)
+
+    # -- inference ------------------------------------------------------------------------------------------
+
+    def infer(self) -> None:
+        """Learn everything that depends on parameters and specs alone."""
+        self.infer_output()
+        self.infer_operator_assign_info()
+
+    def infer_output(self) -> None:
+        """Output shapes, strides, dtypes and placements, into `self.outputs`."""
+        self.check_input()
+        self.output_metas = tuple(self.infer_output_meta_info())
+        count = self.infer_output_size()
+        if count is not None and len(self.output_metas) != count:
+            raise PlacementError(f"{self.type} gives {len(self.output_metas)} outputs, its rule says {count}")
+        layouts: Sequence[Layout | None]
+        if self.skip_placement_inference():
+            shape = self.mesh.shape
+            layouts = [None if m is None else Layout.replicate(shape, m.shape) for m in self.output_metas]
+        else:
+            layouts = self.infer_output_placements()
+        self.outputs = tuple(
+            None if meta is None or layout is None else Operand(self._spec(meta, layout))
+            for meta, layout in zip(self.output_metas, layouts, strict=True)
+        )
+
+    def _spec(self, meta: OutputMeta, layout: Layout) -> Spec:
+        return Spec(meta.shape, meta.stride, meta.dtype, layout, self.mesh)
+
+    def infer_output_meta_info(self) -> list[OutputMeta | None]:
+        """Shape, stride and dtype of each output; by default the torch operator is run on meta tensors."""
+        call = self.call
+        specs = [None if x is None else x.spec for x in self.inputs]
+        return metas(run_on_meta(call.func, call.args, call.kwargs, specs))
+
+    def view_of(self) -> int | None:
+        """The input that the outputs view, or None; outputs that are the input itself (in-place) are no views."""
+        name = self.schema.view_of if isinstance(self.param, TorchCall) else None
+        return None if name is None else self.arguments[name].index
+
+    def infer_output_size(self) -> int | None:
+        """Number of outputs; None where the torch operator decides."""
+        return None
+
+    def skip_placement_inference(self) -> bool:
+        """Whether outputs are whole without asking the signature: no input is distributed."""
+        return not any(x is not None and x.is_distributed for x in self.inputs)
+
+    def infer_output_placements(self) -> Sequence[Layout | None]:
+        """Layout of each output, for inputs that are legal.
+
+        Raises:
+            PlacementError: the inputs fit no rule.
+        """
+        choice = self.choice or self.place()
+        if choice is None or any(a is not b for a, b in zip(choice.inputs, self.layouts, strict=True)):
+            raise PlacementError(f"{self.describe()} has no rule for {[str(x) for x in self.layouts]}")
+        return choice.outputs
+
+    def infer_operator_assign_info(self) -> None:
+        """Streams that run the operator: compute streams of every device of the operands' mesh."""
+        mesh = self.mesh
+        self.streams = tuple(StreamKey(mesh.device_type, i, "compute") for i in mesh.device_ids)
+
+    def check_input(self) -> None:
+        """Refuse inputs that no rule could make legal."""
+        if self.require_input_same_dtype():
+            self.check_input_same_dtype()
+        self.check_input_all_distributed_or_not()
+        self.check_input_same_device_mesh()
+        self.check_input_distributed_spec()
+
+    def require_input_same_dtype(self) -> bool:
+        """Whether inputs must agree in dtype; torch's own operators follow torch's promotion rules."""
+        return not isinstance(self.param, TorchCall)
+
+    def check_input_same_dtype(self) -> None:
+        """All inputs have one dtype."""
+        dtypes = {x.spec.dtype for x in self.inputs if x is not None}
+        if len(dtypes) > 1:
+            raise TypeError(f"{self.type} wants inputs of one dtype, got {sorted(map(str, dtypes))}")
+
+    def check_input_all_distributed_or_not(self) -> None:
+        """All inputs are distributed, or none is."""
+        if len({x.is_distributed for x in self.inputs if x is not None}) > 1:
+            raise MeshMismatchError(f"{self.type} got distributed and one-device inputs together")
+
+    def check_input_same_device_mesh(self) -> None:
+        """All inputs live on one mesh."""
+        meshes = dict.fromkeys(x.spec.mesh for x in self.inputs if x is not None)
+        if len(meshes) > 1:
+            raise MeshMismatchError(
+                f"{self.type} got inputs on different meshes: {', '.join(map(str, meshes))}; "
+                "bring them together first, x.redistribute(mesh, placements) or x.to(mesh)"
+            )
+
+    def check_input_distributed_spec(self) -> None:
+        """Layouts fit shape and mesh."""
+        for x in self.inputs:
+            if x is not None and (x.spec.layout.mesh_shape != x.spec.mesh.shape or x.layout.shape != x.shape):
+                raise PlacementError(f"{self.type}: layout {x.layout} does not fit {x.shape} on {x.spec.mesh}")
+
+    # -- placements -----------------------------------------------------------------------------------------
+
+    def rule(self) -> Rule | None:
+        """The dims of this operator's tensors, or None where only whole inputs will do.
+
+        By default the dims line of the torch operator, whose tensors bear the names of torch's arguments.
+        """
+        for cls in type(self).__mro__:
+            dims = cls.__dict__.get("rules", {}).get(self.name)
+            if dims is not None:
+                return self.rule_from(dims)
+        return None
+
+    def rule_from(self, dims: Dims) -> Rule:
+        """Tie a dims line to this operator's inputs; arguments that are no tensors count as absent."""
+        tensors = parse(dims.line).inputs
+        slots = [self.slot(tensor.name) for tensor in tensors]
+        rule = concretize(dims.line, [None if i is None else self.shapes[i] for i in slots], dims.linear, dims.flops)
+        names: list[tuple[str, ...] | None] = [None if s is None else (UNCUT,) * len(s) for s in self.shapes]
+        for i, dim_names in zip(slots, rule.inputs, strict=True):
+            if i is not None:
+                names[i] = dim_names
+        groups = tuple(frozenset(i for n in group if (i := slots[n]) is not None) for group in rule.linear)
+        return replace(rule, inputs=tuple(names), linear=groups)
+
+    def slot(self, name: str) -> int | None:
+        """The input that a named argument holds, None where it is absent or a plain value."""
+        value = self.arguments.get(name) if isinstance(self.param, TorchCall) else None
+        return value.index if isinstance(value, Slot) else None
+
+    @cached_property
+    def cached_rule(self) -> Rule | None:
+        """`rule()`, built once."""
+        return self.rule()
+
+    def get_placement_signature(self) -> PlacementSignature:
+        """Legal placements on one mesh axis."""
+        rule = self.cached_rule
+        if rule is not None:
+            return rule.signature()
+        count = len(self.output_metas) or len(self.infer_output_meta_info())
+        whole = Row(tuple(None if x is None else "R" for x in self.inputs), ("R",) * count)
+        return PlacementSignature(len(self.inputs), count, [whole])
+
+    @cached_property
+    def signature(self) -> PlacementSignature:
+        """`get_placement_signature()`, built once."""
+        return self.get_placement_signature()
+
+    def place(self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}) -> Choice | None:
+        """Layouts that make the inputs legal at the least price, and those of the outputs.
+
+        Args:
+            pinned: inputs that must keep their layout.
+            held: layouts to which an input has been converted already, free to reuse.
+        """
+        if not self.output_metas:
+            self.output_metas = tuple(self.infer_output_meta_info())
+        shapes = [() if m is None else m.shape for m in self.output_metas]
+        sizes = [0 if m is None else m.dtype.itemsize for m in self.output_metas]
+
+        def cost(i: int, target: Layout) -> int:
+            operand = self.inputs[i]
+            assert operand is not None
+            return min(
+                redistribute.cost(have, target, operand.spec.itemsize) for have in (operand.layout, *held.get(i, ()))
+            )
+
+        def owed(i: int, layout: Layout) -> int:
+            return redistribute.cost(layout, layout.without_partial(), sizes[i])
+
+        return choose(self.signature, self.layouts, shapes, cost, owed, pinned)
+
+    def output_targets(self, given: Sequence[Layout | None], in_backward: bool) -> list[Layout | None]:
+        """Layouts to which the outputs are brought at once; None where they stay.
+
+        Args:
+            given: layouts of the inputs as the caller had them, before any conversion.
+            in_backward: whether a backward is running.
+        """
+        targets: list[Layout | None] = [None] * len(self.outputs)
+        for i, output in enumerate(self.outputs):
+            if output is None or not output.layout.partial:
+                continue
+            if self.reduces and not in_backward:
+                targets[i] = output.layout.without_partial()
+            elif i in self.gradient_of:
+                targets[i] = self._scattered(output.layout, self.arguments[self.gradient_of[i]], given)
+        return targets
+
+    @staticmethod
+    def _scattered(layout: Layout, slot: Any, given: Sequence[Layout | None]) -> Layout | None:
+        source = None if slot is None else given[slot.index]
+        if source is None or source.shape != layout.shape:
+            return None
+        target = layout
+        for axis in layout.partial:
+            role = source.role(axis)
+            if isinstance(role, int):
+                target = target.drop([axis]).add_shard(axis, role) or target
+        return None if target is layout else target
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def localize(self, coord: tuple[int, ...]) -> Local:
+        """The call as the device at `coord` makes it; sizes among the arguments become local ones."""
+        if not isinstance(self.param, TorchCall):
+            return Local(coord, None, (), {})
+        return Local(coord, self.call.func, self.call.args, self.call.kwargs)
+
+    def localized(self, coord: tuple[int, ...], **changed: Any) -> Local:
+        """The torch call with some arguments replaced, by name."""
+        call = self.call
+        args = list(call.args)
+        kwargs = dict(call.kwargs)
+        for name, value in changed.items():
+            number = self.schema.names.index(name)
+            if name not in kwargs and name not in self.schema.keyword_only and number < len(args):
+                args[number] = value
+            else:
+                kwargs[name] = value
+        return Local(coord, call.func, tuple(args), kwargs)
+
+    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
+        """Fill `outputs` from the local `inputs` of one device; by default the torch operator is called."""
+        assert local.call is not None
+        outputs[:] = flatten(local.call(inputs))
+
+    def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
+        """Fill the outputs of all devices at once, for operators that combine statistics of their shards."""
+        raise NotImplementedError(f"{self.type} says needs_siblings but has no compute_group")
+
+    # -- price ----------------------------------------------------------------------------------------------
+
+    def get_operator_cost(self) -> OperatorCost:
+        """FLOPs or bytes of the global operator, by the documents' two channels."""
+        flops = self.flops()
+        if flops is not None:
+            return OperatorCost.compute(flops)
+        return OperatorCost.from_operands(self.inputs, self.outputs)
+
+    def flops(self) -> int | None:
+        """FLOPs of the global operator, None where it is bound by memory."""
+        rule = self.cached_rule
+        return None if rule is None else rule.evaluate_flops()
+
+    def traffic_bytes(self) -> int:
+        """Bytes really touched, over the global operands."""
+        return OperatorCost.from_operands(self.inputs, self.outputs).bandwidth_bytes or 0
+
+    def statistics_axes(self) -> tuple[int, ...]:
+        """Mesh axes over which the kernel combines statistics itself: those that cut a `d~` dim of an input."""
+        rule = self.cached_rule
+        if rule is None or not rule.stats:
+            return ()
+        found: dict[int, None] = {}
+        for x, names in zip(self.inputs, rule.inputs, strict=True):
+            for dim, name in enumerate(names or ()):
+                if name in rule.stats and x is not None:
+                    found.update(dict.fromkeys(x.layout.axes_of(dim)))
+        return tuple(sorted(found))
+
+    def statistics_bytes(self) -> int:
+        """Bytes received by all devices together for statistics that the kernel combines itself."""
+        return 0
+
+    def price(self) -> OperatorCost:
+        """`get_operator_cost()` with the bytes really touched and those sent between devices."""
+        sent = self.statistics_bytes()
+        share = -(-sent // self.mesh.size) if sent else 0
+        return replace(
+            self.get_operator_cost(), traffic_bytes=self.traffic_bytes(), sent_bytes=sent, sent_bytes_max=share
+        )

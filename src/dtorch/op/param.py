@@ -1,0 +1,58 @@
+"""Operator parameters: typed, serialisable values, apart from the operands.
+
+A torch call becomes `TorchCall`: the overload's name and its arguments, every tensor replaced by the `Slot` of
+an operand. Two calls with equal parameters and equally specified operands are the same operator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import torch
+
+_OVERLOADS: dict[str, Any] = {}
+
+
+class Slot(msgspec.Struct, frozen=True, tag="slot"):
+    """The place of operand number `index` among an operator's arguments."""
+
+    index: int
+
+
+class OpParam(msgspec.Struct, frozen=True, tag=True):
+    """Base of all operator parameters; the tag of a subclass is its name."""
+
+
+class TorchCall(OpParam, frozen=True):
+    """A call of the torch operator `op` ("aten.add.Tensor"), tensors replaced by slots."""
+
+    op: str
+    args: tuple
+    kwargs: dict
+
+    @property
+    def func(self) -> Any:
+        """The torch overload that `op` names."""
+        return overload(self.op)
+
+
+def overload(name: str) -> Any:
+    """Find a torch overload by its full name, such as `aten.mm.default`."""
+    found = _OVERLOADS.get(name)
+    if found is None:
+        namespace, packet, kind = name.split(".")
+        found = _OVERLOADS[name] = getattr(getattr(getattr(torch.ops, namespace), packet), kind)
+    return found
+
+
+def fill(template: Any, values: list[Any]) -> Any:
+    """Replace every slot in nested lists, tuples and dicts by its value."""
+    kind = type(template)
+    if kind is Slot:
+        return values[template.index]
+    if kind is list or kind is tuple:
+        return kind([fill(item, values) for item in template])
+    if kind is dict:
+        return {key: fill(item, values) for key, item in template.items()}
+    return template

@@ -1,0 +1,70 @@
+"""Which class is an operator: type <-> class <-> torch operators. Defining a class registers it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dtorch.op.schema import base_name, has_tag
+
+if TYPE_CHECKING:
+    from dtorch.op.operator import Operator
+
+_BY_TYPE: dict[str, type[Operator]] = {}
+_BY_TORCH_OP: dict[str, type[Operator]] = {}
+
+
+def register(cls: type[Operator], torch_ops: Iterable[str]) -> None:
+    """Enter a class under its type and the torch operators it serves.
+
+    Args:
+        cls: the operator class; `cls.type` is its type's name.
+        torch_ops: names such as `aten.mm` (every overload and the in-place form) or `aten.max.dim` (one overload).
+
+    Raises:
+        ValueError: two classes claim one torch operator.
+    """
+    _BY_TYPE.setdefault(cls.type, cls)
+    for name in torch_ops:
+        other = _BY_TORCH_OP.setdefault(name, cls)
+        if other is not cls:
+            raise ValueError(f"{name} belongs to {other.__name__} already, {cls.__name__} claims it too")
+    class_of.cache_clear()
+
+
+def class_by_type(type_name: str) -> type[Operator]:
+    """The class of an operator type.
+
+    Raises:
+        KeyError: no class has this type.
+    """
+    if type_name not in _BY_TYPE:
+        raise KeyError(f"no operator of type {type_name}; there are {', '.join(sorted(_BY_TYPE))}")
+    return _BY_TYPE[type_name]
+
+
+@cache
+def class_of(func: Any) -> type[Operator]:
+    """The class that serves a torch overload: its own, else Pointwise where torch tags it so, else General."""
+    found = _BY_TORCH_OP.get(_overload_key(func)) or _BY_TORCH_OP.get(base_name(func))
+    if found is not None:
+        return found
+    elementwise = has_tag(func, torch.Tag.pointwise) and not has_tag(func, torch.Tag.nondeterministic_seeded)
+    return class_by_type("Pointwise" if elementwise else "General")
+
+
+def _overload_key(func: Any) -> str:
+    return f"{base_name(func)}.{func._overloadname}"
+
+
+def types() -> dict[str, type[Operator]]:
+    """All operator types."""
+    return dict(_BY_TYPE)
+
+
+def torch_operators() -> dict[str, type[Operator]]:
+    """All torch operators that have a class of their own."""
+    return dict(_BY_TORCH_OP)

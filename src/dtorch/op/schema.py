@@ -1,0 +1,119 @@
+"""What a torch operator's schema says about aliasing, read once per overload."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+FRESH = -1
+
+
+class Schema:
+    """Aliasing facts of one overload.
+
+    Attributes:
+        names: argument names in schema order (positional, then keyword-only).
+        defaults: name -> default value, for arguments that have one.
+        written: names of the arguments that the operator writes, `out=` ones excluded.
+        outs: names of the `out=` arguments.
+        returned: for each return, the name of the argument that it *is* (in-place), else None.
+        view_of: name of the argument that the outputs view, or None.
+    """
+
+    __slots__ = ("defaults", "func", "keyword_only", "names", "outs", "returned", "view_of", "written")
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.func = func
+        self.names = tuple(a.name for a in schema.arguments)
+        self.keyword_only = frozenset(a.name for a in schema.arguments if a.kwarg_only)
+        self.defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+        self.outs = tuple(a.name for a in schema.arguments if a.is_out)
+        self.written = tuple(
+            a.name
+            for a in schema.arguments
+            if a.alias_info is not None and a.alias_info.is_write and not a.is_out
+        )
+        owner = {name: a.name for a in schema.arguments if a.alias_info for name in a.alias_info.before_set}
+        self.returned = tuple(_is_argument(r, owner) for r in schema.returns)
+        self.view_of = self._viewed(schema, owner)
+
+    def _viewed(self, schema: Any, owner: dict[str, str]) -> str | None:
+        for returned in schema.returns:
+            alias = returned.alias_info
+            if alias is not None and not alias.is_write and alias.before_set:
+                return owner[next(iter(alias.before_set))]
+        if self.func.is_view and schema.returns:
+            return next(a.name for a in schema.arguments if a.alias_info is not None)
+        return None
+
+    @property
+    def mutates(self) -> bool:
+        """Whether the operator writes any argument."""
+        return bool(self.written or self.outs)
+
+    def bind(self, args: tuple, kwargs: dict) -> dict[str, Any]:
+        """Arguments by name, defaults filled in."""
+        bound = dict(self.defaults)
+        bound.update(zip(self.names, args, strict=False))
+        bound.update(kwargs)
+        return bound
+
+
+def _is_argument(returned: Any, owner: dict[str, str]) -> str | None:
+    alias = returned.alias_info
+    if alias is None or not alias.is_write or not alias.before_set:
+        return None
+    return owner[next(iter(alias.before_set))]
+
+
+@cache
+def schema_of(func: Any) -> Schema:
+    """The aliasing facts of a torch overload."""
+    return Schema(func)
+
+
+@cache
+def base_name(func: Any) -> str:
+    """Name of the operator behind in-place and out= spellings: `aten.add` for `aten.add_.Tensor`."""
+    namespace, name = func._schema.name.split("::")
+    facts = schema_of(func)
+    if facts.written and name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    return f"{namespace}.{name}"
+
+
+@cache
+def functional_of_out(func: Any) -> Any | None:
+    """The overload that computes what an `out=` overload writes, or None."""
+    facts = schema_of(func)
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if not a.is_out]
+    packet = func.overloadpacket
+    for kind in packet.overloads():
+        candidate = getattr(packet, kind)
+        arguments = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+        if arguments == wanted and not schema_of(candidate).mutates:
+            return candidate
+    return _same_named(func, facts, wanted)
+
+
+def _same_named(func: Any, facts: Schema, wanted: list[tuple[str, str]]) -> Any | None:
+    """Some `out=` overloads differ from theirs by keyword arguments (dtype, device) alone."""
+    names = {name for name, _ in wanted}
+    for kind in func.overloadpacket.overloads():
+        candidate = getattr(func.overloadpacket, kind)
+        theirs = schema_of(candidate)
+        if (
+            not theirs.mutates
+            and names <= set(theirs.names)
+            and set(theirs.names) - names <= set(theirs.defaults)
+        ):
+            return candidate
+    return None
+
+
+def has_tag(func: Any, tag: torch.Tag) -> bool:
+    """Whether torch tags the overload so."""
+    return tag in func.tags

@@ -1,0 +1,1 @@
+"""Operators of torch, one file a family."""

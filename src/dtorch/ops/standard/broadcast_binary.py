@@ -1,0 +1,40 @@
+"""Two tensors, or a tensor and a number, broadcast together: add, sub, mul, div, comparisons, logic, ...
+
+    y[...] = x[...] op w[...]
+
+Shapes      x [...], w [...] -> y [...], right-aligned, broadcast
+FLOPs       bound by memory
+Placements  as every element-wise operator (`pointwise.py`), and for pending sums
+
+    op          x   w   y
+    add, sub    P   P   P     not with a number: it would be added once per device
+    mul         P   R   P
+    mul         R   P   P
+    div         P   R   P     not with rounding
+"""
+
+from __future__ import annotations
+
+from dtorch.ops.standard.pointwise import Pointwise
+
+
+class BroadcastBinary(Pointwise):
+    """Element-wise operators of two operands."""
+
+    torch_ops = (
+        "aten.add", "aten.sub", "aten.rsub", "aten.mul", "aten.div", "aten.true_divide", "aten.floor_divide",
+        "aten.remainder", "aten.fmod", "aten.pow", "aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge",
+        "aten.maximum", "aten.minimum", "aten.fmax", "aten.fmin", "aten.logical_and", "aten.logical_or",
+        "aten.logical_xor", "aten.bitwise_and", "aten.bitwise_or", "aten.bitwise_xor", "aten.atan2",
+    )  # fmt: skip
+
+    def linear_inputs(self) -> list[set[int]]:
+        """Which inputs let pending sums through."""
+        if self.name in ("aten.add", "aten.sub", "aten.rsub"):
+            return [self.slots("self", "other")]
+        if self.name == "aten.mul":
+            both = (self.slot("self"), self.slot("other"))
+            return [{i} for i in both if i is not None]
+        if self.name in ("aten.div", "aten.true_divide") and self.arguments.get("rounding_mode") is None:
+            return [self.slots("self")]
+        return []

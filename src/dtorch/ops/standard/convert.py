@@ -1,0 +1,82 @@
+"""Redistribution: the same value under another layout, on the same mesh or on another one.
+
+    y = x
+
+Shapes      x [...] -> y [...]
+FLOPs       none; bytes are those of `redistribute.plan`
+Placements  any to any, see `redistribute.py`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from dtorch import redistribute
+from dtorch.layout import Layout
+from dtorch.mesh import DeviceMesh
+from dtorch.op.call import OutputMeta
+from dtorch.op.cost import OperatorCost
+from dtorch.op.operand import Operand
+from dtorch.op.operator import Operator
+from dtorch.op.param import OpParam
+from dtorch.spec import Spec
+
+
+class ConvertParam(OpParam, frozen=True):
+    """Target of a redistribution; `implicit` where dtorch chose it, not the user."""
+
+    target: Any
+    mesh: Any = None
+    implicit: bool = False
+
+
+class Convert(Operator):
+    """Brings its input to another layout."""
+
+    param: ConvertParam
+
+    def __init__(self, param: ConvertParam, inputs: Sequence[Operand | None]) -> None:
+        super().__init__(param, inputs)
+        source = inputs[0]
+        assert source is not None
+        self.source = source.spec
+        self.target: Layout = param.target
+        self.target_mesh: DeviceMesh = param.mesh or source.spec.mesh
+        self.plan = redistribute.plan(
+            source.layout, self.target, source.spec.itemsize, source.spec.mesh, self.target_mesh
+        )
+
+    @property
+    def implicit(self) -> bool:
+        """Whether dtorch chose the conversion."""
+        return self.param.implicit
+
+    @property
+    def kind(self) -> str:
+        """The collective, or `a+b` where the cheapest way takes two."""
+        return "+".join(step.kind for step in self.plan.steps) or "none"
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Mesh axes whose roles change."""
+        return tuple(dict.fromkeys(axis for step in self.plan.steps for axis in step.axes))
+
+    def infer_output_meta_info(self) -> list[OutputMeta | None]:
+        """The metadata of the input."""
+        return [OutputMeta(self.source.shape, self.source.stride, self.source.dtype)]
+
+    def infer_output(self) -> None:
+        """The input's metadata under the target layout."""
+        meta = self.infer_output_meta_info()[0]
+        assert meta is not None
+        self.output_metas = (meta,)
+        spec = Spec(meta.shape, meta.stride, meta.dtype, self.target, self.target_mesh)
+        self.outputs = (Operand(spec),)
+
+    def price(self) -> OperatorCost:
+        """Bytes of the operands, and those received: by all devices together, and by the largest."""
+        return dataclasses.replace(
+            super().price(), sent_bytes=self.plan.bytes_total, sent_bytes_max=self.plan.bytes_max
+        )

@@ -1,0 +1,63 @@
+"""Matrix products: mm, bmm, mv, dot, and those that add to the product.
+
+    y[m, n] = sum over k of x[m, k] w[k, n]
+
+Shapes      x [m, k], w [k, n] -> y [m, n]; bmm with a leading b; addmm adds a tensor broadcast to y
+FLOPs       2 b m k n; the addition is not counted
+Placements  on one mesh axis
+
+    x       w       y
+    R       R       R
+    S(m)    R       S(m)
+    R       S(n)    S(n)
+    S(k)    S(k)    P
+    P       R       P
+    R       P       P
+
+What is added is P where the product is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from dtorch.op.dims import UNCUT, Rule
+from dtorch.op.operator import Dims, Operator
+
+
+class Matmul(Operator):
+    """Products of two tensors."""
+
+    rules: ClassVar[Mapping[str, Dims]] = {
+        "aten.mm": Dims("self[m k], mat2[k n] -> y[m n]", ("self", "mat2"), "2 m k n"),
+        "aten.bmm": Dims("self[b m k], mat2[b k n] -> y[b m n]", ("self", "mat2"), "2 b m k n"),
+        "aten.mv": Dims("self[m k], vec[k] -> y[m]", ("self", "vec"), "2 m k"),
+        "aten.dot": Dims("self[k], tensor[k] -> y[]", ("self", "tensor"), "2 k"),
+        "aten.vdot": Dims("self[k], other[k] -> y[]", ("self", "other"), "2 k"),
+    }
+
+
+class AddMatmul(Operator):
+    """beta * self + alpha * product; `self` is broadcast to the product."""
+
+    type = "Matmul"
+    rules: ClassVar[Mapping[str, Dims]] = {
+        "aten.addmm": Dims("mat1[m k], mat2[k n] -> y[m n]", ("mat1", "mat2"), "2 m k n"),
+        "aten.baddbmm": Dims("batch1[b m k], batch2[b k n] -> y[b m n]", ("batch1", "batch2"), "2 b m k n"),
+        "aten.addmv": Dims("mat[m k], vec[k] -> y[m]", ("mat", "vec"), "2 m k"),
+    }
+
+    def rule(self) -> Rule:
+        """The product's dims; the added tensor has those of the output, and is in every linear group."""
+        dims = super().rule()
+        added = self.slot("self")
+        assert dims is not None and added is not None
+        shape, output = self.shapes[added] or (), dims.outputs[0]
+        names = list(dims.inputs)
+        tail = output[len(output) - len(shape) :]
+        names[added] = tuple(
+            n if size == dims.sizes[n] else UNCUT for n, size in zip(tail, shape, strict=True)
+        )
+        groups = tuple(group | {added} for group in dims.linear)
+        return Rule(tuple(names), dims.outputs, groups, dims.whole, dims.stats, dims.flops, dims.sizes)

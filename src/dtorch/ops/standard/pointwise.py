@@ -1,0 +1,40 @@
+"""Element-wise operators: every element of the output from the elements at the same place, inputs broadcast.
+
+    y[...] = f(x1[...], x2[...], ...)
+
+Shapes      x1 [...], x2 [...] -> y [...], right-aligned, broadcast
+FLOPs       bound by memory
+Placements  on one mesh axis, for every dim d held at full size
+
+    x1     x2     y
+    R      R      R
+    S(d)   S(d)   S(d)
+    S(d)   R      S(d)    where x2 has size 1 at d, or no d
+
+A kind that is linear in some inputs says so (`linear_inputs`), and lets pending sums through these.
+"""
+
+from __future__ import annotations
+
+from dtorch.op.dims import Rule, broadcast_names
+from dtorch.op.operator import Operator
+
+
+class Pointwise(Operator):
+    """Any operator that torch tags as element-wise, and base of the families that know more about theirs."""
+
+    def rule(self) -> Rule:
+        """Right-aligned names, one output each."""
+        names, output = broadcast_names(self.shapes)
+        count = len(self.output_metas) or len(self.schema.returned)
+        groups = tuple(frozenset(group) for group in self.linear_inputs() if group)
+        return Rule(names, (output,) * count, groups)
+
+    def linear_inputs(self) -> list[set[int]]:
+        """Groups of inputs in which the result is jointly linear."""
+        return []
+
+    def slots(self, *names: str) -> set[int]:
+        """Inputs that the named arguments hold; empty if one of them is a plain value."""
+        found = [self.slot(name) for name in names]
+        return set() if None in found else {i for i in found if i is not None}

@@ -1,0 +1,129 @@
+"""Views: the same storage under other sizes or strides. They move nothing and keep pending sums.
+
+Shapes      by each view's own rule
+FLOPs       none, traffic none
+Placements  the layout's own transformation (`layout.py`); an axis in the way becomes Replicate
+
+A view that its layout cannot follow locally becomes a copy that stays tied to its base; see `op/operand.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dtorch.layout import Layout
+from dtorch.op.choice import Choice
+from dtorch.op.operator import Local, Operator
+
+
+class LayoutOperator(Operator):
+    """Base of operators with one input whose outputs' layouts are a function of the input's."""
+
+    def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
+        """Layouts of the outputs, or None where the operator would not be local."""
+        raise NotImplementedError
+
+    def blocking(self, layout: Layout) -> tuple[int, ...]:
+        """Axes to make whole, where `transform` says None; by default every cut axis that is in the way alone."""
+        alone = [axis for axis in layout.cut_axes if self.transform(_only(layout, axis)) is None]
+        return tuple(alone) or layout.cut_axes
+
+    def source(self) -> int:
+        """The input whose layout counts."""
+        return 0
+
+    def place(self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}) -> Choice | None:
+        """The input's own layout if the operator is local there, else without the axes in the way."""
+        if not self.output_metas:
+            self.output_metas = tuple(self.infer_output_meta_info())
+        layouts = list(self.layouts)
+        layout = layouts[self.source()]
+        assert layout is not None
+        outputs = self.transform(layout)
+        while outputs is None:
+            layout = layout.drop(self.blocking(layout) or layout.cut_axes)
+            outputs = self.transform(layout)
+        if self.source() in pinned and layout is not layouts[self.source()]:
+            return None
+        inputs = [None if x is None else Layout.replicate(x.mesh_shape, x.shape) for x in layouts]
+        inputs[self.source()] = layout
+        return Choice(tuple(inputs), tuple(outputs))  # type: ignore[arg-type]
+
+    def traffic_bytes(self) -> int:
+        """A view touches nothing."""
+        return 0
+
+
+def _only(layout: Layout, axis: int) -> Layout:
+    return layout.drop([other for other in layout.cut_axes if other != axis]).without_partial()
+
+
+class View(LayoutOperator):
+    """view, and what is a view by its sizes: _unsafe_view, flatten, unflatten."""
+
+    torch_ops = ("aten.view.default", "aten._unsafe_view")
+
+    def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
+        """Merge and split dims."""
+        target = layout.view(self.output_metas[0].shape)  # type: ignore[union-attr]
+        return None if target is None else [target]
+
+    def blocking(self, layout: Layout) -> tuple[int, ...]:
+        """Axes that cut across the new dims."""
+        return layout.blocking_axes(self.output_metas[0].shape)  # type: ignore[union-attr]
+
+    def localize(self, coord: tuple[int, ...]) -> Local:
+        """Sizes of the local output."""
+        output = self.outputs[0]
+        assert output is not None
+        return self.localized(coord, size=list(output.layout.local_shape(coord)))
+
+
+class Identity(LayoutOperator):
+    """Views of the whole tensor as it is."""
+
+    torch_ops = ("aten.alias", "aten.detach", "aten.lift_fresh")
+
+    def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
+        """Unchanged."""
+        return [layout]
+
+
+class Permute(LayoutOperator):
+    """permute and numpy_T-like full reversals."""
+
+    torch_ops = ("aten.permute", "aten.t", "aten.transpose.int")
+
+    def order(self) -> list[int]:
+        """The input dim that each output dim is."""
+        ndim = len(self.shapes[0] or ())
+        order = list(range(ndim))
+        if self.name == "aten.permute":
+            return [d % ndim if ndim else d for d in self.arguments["dims"]]
+        if self.name == "aten.t":
+            return order[::-1]
+        if ndim:
+            a, b = self.arguments["dim0"] % ndim, self.arguments["dim1"] % ndim
+            order[a], order[b] = order[b], order[a]
+        return order
+
+    def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
+        """Dims reordered."""
+        return [layout.permute(self.order())]
+
+
+class Expand(LayoutOperator):
+    """expand: size-1 dims repeated, new dims in front."""
+
+    torch_ops = ("aten.expand",)
+
+    def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
+        """New dims uncut."""
+        return [layout.expand(self.output_metas[0].shape)]  # type: ignore[union-attr]
+
+    def localize(self, coord: tuple[int, ...]) -> Local:
+        """Sizes of the local output."""
+        output = self.outputs[0]
+        assert output is not None
+        return self.localized(coord, size=list(output.layout.local_shape(coord)))
+

@@ -1,0 +1,1 @@
+"""Operators that serve the engine itself."""

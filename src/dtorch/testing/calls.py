@@ -1,0 +1,123 @@
+"""Calls to judge: an operator with small plain inputs, given directly or taken down from a running function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dtorch.op import registry
+from dtorch.op.call import flatten
+from dtorch.op.operator import Operator
+from dtorch.op.param import OpParam, Slot, TorchCall, fill
+from dtorch.op.schema import schema_of
+
+Value = torch.Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of one operator.
+
+    Attributes:
+        param: the operator's parameters; for a torch operator its arguments, tensors as slots.
+        inputs: the plain tensors, None where one is absent.
+        expected: plain outputs, for an operator that is no torch call; torch calls are run to know theirs.
+    """
+
+    param: OpParam
+    inputs: tuple[Value, ...]
+    expected: tuple[Any, ...] | None = None
+
+    @classmethod
+    def of(cls, func: Any, *args: Any, **kwargs: Any) -> Call:
+        """A call of a torch overload (`torch.ops.aten.mm.default`)."""
+        tensors: list[torch.Tensor] = []
+        param = TorchCall(
+            f"{func.namespace}.{func._opname}.{func._overloadname}",
+            tuple(_slots(a, tensors) for a in args),
+            {name: _slots(value, tensors) for name, value in kwargs.items()},
+        )
+        return cls(param, tuple(tensors))
+
+    @property
+    def operator_class(self) -> type[Operator]:
+        """The class that serves the call."""
+        if isinstance(self.param, TorchCall):
+            return registry.class_of(self.param.func)
+        return registry.class_by_type(type(self.param).__name__.removesuffix("Param"))
+
+    @property
+    def written(self) -> frozenset[int]:
+        """Inputs that the operator writes."""
+        if not isinstance(self.param, TorchCall):
+            return frozenset()
+        facts = schema_of(self.param.func)
+        bound = facts.bind(self.param.args, self.param.kwargs)
+        values = [item for name in facts.written for item in flatten(bound.get(name))]
+        return frozenset(value.index for value in values if isinstance(value, Slot))
+
+    def run(self, inputs: tuple[Value, ...] | None = None) -> list[Any]:
+        """Outputs of plain torch, flat, on the call's own inputs (copied) or on others."""
+        if not isinstance(self.param, TorchCall):
+            if self.expected is None:
+                raise TypeError("a call of an operator that is no torch call needs `expected`")
+            return list(self.expected)
+        values = [None if x is None else copy(x) for x in self.inputs] if inputs is None else list(inputs)
+        return flatten(self.param.func(*fill(self.param.args, values), **fill(self.param.kwargs, values)))
+
+    def key(self) -> str:
+        """What makes two calls the same to a judge: everything but the values."""
+        kinds = [None if x is None else (tuple(x.shape), x.dtype, x.stride()) for x in self.inputs]
+        return f"{self.param} {kinds}"
+
+    def __str__(self) -> str:
+        shapes = ", ".join("-" if x is None else str(list(x.shape)) for x in self.inputs)
+        if not isinstance(self.param, TorchCall):
+            return f"{self.param}({shapes})"
+        facts = schema_of(self.param.func)
+        given = dict(zip(facts.names, self.param.args)) | self.param.kwargs
+        plain = [f"{name}={value}" for name, value in given.items() if not _holds_slot(value)]
+        return f"{self.param.op}({', '.join([shapes, *plain])})"
+
+
+def copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain copy without history, of the same strides where these are dense."""
+    return tensor.detach().clone()
+
+
+def _slots(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        tensors.append(copy(value))
+        return Slot(len(tensors) - 1)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_slots(item, tensors) for item in value])
+    return value
+
+
+def _holds_slot(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_slot(item) for item in value)
+    return isinstance(value, Slot)
+
+
+class _Listener(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, Call] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if not schema_of(func).outs:
+            call = Call.of(func, *args, **(kwargs or {}))
+            self.calls.setdefault(call.key(), call)
+        return func(*args, **(kwargs or {}))
+
+
+def calls_in(function: Callable[[], Any]) -> list[Call]:
+    """The torch calls that a function makes below autograd, backward included, each kind of call once."""
+    with _Listener() as listener:
+        function()
+    return list(listener.calls.values())

@@ -301,8 +301,20 @@ class Operator:
 
     @cached_property
     def signature(self) -> PlacementSignature:
-        """`get_placement_signature()`, built once."""
-        return self.get_placement_signature()
+        """`get_placement_signature()`, built once, less the rows in which a written input would change its role."""
+        signature = self.get_placement_signature()
+        written = self._returned_inputs()
+        if not written:
+            return signature
+        rows = [row for row in signature.rows if all(row.inputs[i] == row.outputs[n] for n, i in written.items())]
+        return PlacementSignature(signature.n_inputs, signature.n_outputs, rows)
+
+    def _returned_inputs(self) -> dict[int, int]:
+        """Output number -> the input that it is, for in-place forms."""
+        if not isinstance(self.param, TorchCall) or not self.schema.written:
+            return {}
+        slots = {n: self.slot(name) for n, name in enumerate(self.schema.returned) if name is not None}
+        return {n: i for n, i in slots.items() if i is not None}
 
     def place(self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}) -> Choice | None:
         """Layouts that make the inputs legal at the least price, and those of the outputs.

@@ -16,6 +16,7 @@ from dtorch.graph.graph import Graph
 from dtorch.graph.recipe import Recipe
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
+from dtorch.op import registry
 from dtorch.op.operand import Operand
 from dtorch.op.param import Slot, TorchCall
 from dtorch.op.schema import functional_of_out, has_tag, schema_of
@@ -46,6 +47,8 @@ def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
         handler = _HANDLERS.get(func)
         if handler is not None:
             return handler(func, args, kwargs)
+        if registry.is_composite(func):
+            return func.decompose(*args, **kwargs)
         if schema_of(func).outs:
             return _into_out(func, args, kwargs)
         if has_tag(func, torch.Tag.inplace_view):
@@ -178,10 +181,10 @@ def wrap_results(recipe: Recipe, results: list[Any], tensors: Sequence[torch.Ten
     """Turn operands into tensors, in the form torch returns them."""
     plans = recipe.outputs
     found = []
+    a_view = recipe.operator.view_of() is not None
     for number, result in enumerate(results):
         if isinstance(result, Operand):
-            view = plans is not None and plans[number].source in ("view", "copy")
-            if view and torch.is_inference_mode_enabled() and not tensors[0].is_inference():
+            if a_view and torch.is_inference_mode_enabled() and not tensors[0].is_inference():
                 # A view of a normal tensor cannot be made as an inference tensor.
                 with torch.inference_mode(False):
                     found.append(wrap(result, graph))

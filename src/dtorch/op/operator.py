@@ -326,7 +326,6 @@ class Operator:
         if not self.output_metas:
             self.output_metas = tuple(self.infer_output_meta_info())
         shapes = [() if m is None else m.shape for m in self.output_metas]
-        sizes = [0 if m is None else m.dtype.itemsize for m in self.output_metas]
 
         def cost(i: int, target: Layout) -> int:
             operand = self.inputs[i]
@@ -335,10 +334,12 @@ class Operator:
                 redistribute.cost(have, target, operand.spec.itemsize) for have in (operand.layout, *held.get(i, ()))
             )
 
-        def owed(i: int, layout: Layout) -> int:
-            return redistribute.cost(layout, layout.without_partial(), sizes[i])
+        return choose(self.signature, self.layouts, shapes, cost, self.owed, pinned)
 
-        return choose(self.signature, self.layouts, shapes, cost, owed, pinned)
+    def owed(self, number: int, layout: Layout) -> int:
+        """Bytes that the pending sums of an output will cost, once, when they are reduced."""
+        meta = self.output_metas[number]
+        return 0 if meta is None else redistribute.cost(layout, layout.without_partial(), meta.dtype.itemsize)
 
     def output_targets(self, given: Sequence[Layout | None], in_backward: bool) -> list[Layout | None]:
         """Layouts to which the outputs are brought at once; None where they stay.

@@ -33,6 +33,7 @@ def register(cls: type[Operator], torch_ops: Iterable[str]) -> None:
         if other is not cls:
             raise ValueError(f"{name} belongs to {other.__name__} already, {cls.__name__} claims it too")
     class_of.cache_clear()
+    is_composite.cache_clear()
 
 
 def class_by_type(type_name: str) -> type[Operator]:
@@ -49,11 +50,26 @@ def class_by_type(type_name: str) -> type[Operator]:
 @cache
 def class_of(func: Any) -> type[Operator]:
     """The class that serves a torch overload: its own, else Pointwise where torch tags it so, else General."""
-    found = _BY_TORCH_OP.get(_overload_key(func)) or _BY_TORCH_OP.get(base_name(func))
+    found = own_class_of(func)
     if found is not None:
         return found
     elementwise = has_tag(func, torch.Tag.pointwise) and not has_tag(func, torch.Tag.nondeterministic_seeded)
     return class_by_type("Pointwise" if elementwise else "General")
+
+
+def own_class_of(func: Any) -> type[Operator] | None:
+    """The class that claims a torch overload by name, None where it is served by its tag or the general path."""
+    return _BY_TORCH_OP.get(_overload_key(func)) or _BY_TORCH_OP.get(base_name(func))
+
+
+@cache
+def is_composite(func: Any) -> bool:
+    """Whether torch makes the overload of others (reshape, contiguous, narrow ...) and no class claims it.
+
+    Below inference_mode such calls arrive whole; what torch would make of them, by the global strides, is exact.
+    """
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return composite and own_class_of(func) is None
 
 
 def _overload_key(func: Any) -> str:

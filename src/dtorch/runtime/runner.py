@@ -21,7 +21,7 @@ from dtorch.runtime.kernel import Kernel, KernelContext, KernelFactory
 class Program:
     """One operator made runnable: its kernels, and which devices share a result."""
 
-    __slots__ = ("group", "kernels", "operator", "owner", "positions")
+    __slots__ = ("group", "kernels", "operator", "owner", "positions", "shared")
 
     def __init__(self, operator: Operator, layouts: Sequence[Any]) -> None:
         mesh = operator.mesh
@@ -33,7 +33,17 @@ class Program:
             self.owner = tuple(range(mesh.size))
         self.positions = tuple(sorted(set(self.owner)))
         self.kernels = tuple(self._kernel(position) for position in self.positions)
+        self.shared = self._sharing() if mesh.shares_storage else {}
         self.group = Group([kernel.local for kernel in self.kernels]) if operator.needs_siblings else None
+
+    def _sharing(self) -> dict[int, list[int]]:
+        """Outputs that fewer devices tell apart than the inputs: replicas must be one tensor, or writes split them."""
+        found = {}
+        for number, output in enumerate(self.operator.outputs):
+            owner = self.owner if output is None else output.layout.distinct()
+            if len(set(owner)) < len(self.positions):
+                found[number] = [self.owner[position] for position in owner]
+        return found
 
     def _kernel(self, position: int) -> Kernel:
         mesh = self.operator.mesh
@@ -68,7 +78,8 @@ class LocalRunner:
             return [[item] for item in results[0]]
         where = {position: i for i, position in enumerate(program.positions)}
         order = [where[owner] for owner in program.owner]
-        return [[results[i][j] for i in order] for j in range(len(results[0]))]
+        orders = {number: [where[owner] for owner in owners] for number, owners in program.shared.items()}
+        return [[results[i][j] for i in orders.get(j, order)] for j in range(len(results[0]))]
 
 
 def autocast_is_on(device_type: str) -> bool:

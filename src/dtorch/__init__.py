@@ -20,6 +20,7 @@ from dtorch.runtime.runner import LocalRunner
 
 Graph.runner_factory = LocalRunner
 
+from dtorch.nn.parallelize import distribute_module, parallelize  # noqa: E402
 from dtorch.tensor import Tensor  # noqa: E402  (graphs are handed their runner first)
 
 __all__ = [
@@ -38,5 +39,12 @@ __all__ = [
     "ShapeError",
     "Tensor",
     "UnsupportedError",
+    "distribute_module",
     "init_device_mesh",
+    "parallelize",
 ]
+
+
+def record():  # type: ignore[no-untyped-def]
+    """Collect the operators that run inside, on this thread's default graph."""
+    return Graph.default_graph().record()

@@ -78,10 +78,7 @@ class LogicalGraph:
 
     def communications(self) -> list[Communication]:
         """Every exchange between devices, in order; local conversions are none."""
-        found: list[Communication] = []
-        for node in self.nodes:
-            found += _communications(node)
-        return found
+        return [sent for node in self.nodes if (sent := communication_of(node)) is not None]
 
     def __str__(self) -> str:
         lines = []
@@ -92,21 +89,22 @@ class LogicalGraph:
         return "\n".join(lines)
 
 
-def _communications(node: Node) -> list[Communication]:
+def communication_of(node: Node) -> Communication | None:
+    """What a node makes devices send, None where it is nothing."""
     operator = node.operator
     if isinstance(operator, Convert):
         if operator.plan.bytes_total == 0:
-            return []
+            return None
         cause = "" if node.cause is None else node.cause.type
         axes = _axis_names(operator, operator.axes)
-        return [
-            Communication(operator.kind, axes, operator.implicit, cause, operator.plan.bytes_total, node.in_backward)
-        ]
+        return Communication(
+            operator.kind, axes, operator.implicit, cause, operator.plan.bytes_total, node.in_backward
+        )
     sent = operator.statistics_bytes()
     if not sent:
-        return []
+        return None
     axes = _axis_names(operator, operator.statistics_axes())
-    return [Communication("statistics", axes, False, operator.type, sent, node.in_backward)]
+    return Communication("statistics", axes, False, operator.type, sent, node.in_backward)
 
 
 def _axis_names(operator: Operator, axes: tuple[int, ...]) -> str:

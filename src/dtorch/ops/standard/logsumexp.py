@@ -1,0 +1,73 @@
+"""logsumexp: the logarithm of a sum of exponentials, without overflow.
+
+    y[...] = m + log(sum over the dims of exp(x - m)),  m = max over the dims of x
+
+Shapes      x [...] -> y [...] without the dims, or with size 1 there (keepdim)
+FLOPs       bound by memory
+Placements  on one mesh axis, for every dim d
+
+    x       y
+    R       R
+    S(d)    S(d)    d is kept
+    S(d)    R       d is reduced
+
+Price       two all-reduces, of m and of the sum
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from dtorch.op.dims import Names, Rule
+from dtorch.op.group import Group
+from dtorch.ops.standard.statistics import Statistics, dim_names, kept_names, named_dims, reduced_shape, wide
+
+
+class LogSumExp(Statistics):
+    """logsumexp."""
+
+    type = "MaxMin"
+    torch_ops = ("aten.logsumexp",)
+
+    @property
+    def reduced(self) -> tuple[int, ...]:
+        """The dims that are summed."""
+        return named_dims(self, len(self.shapes[0] or ()))
+
+    def rule(self) -> Rule | None:
+        """All dims may be cut; over the summed ones statistics are combined."""
+        if self.inputs[0].spec.dtype.is_complex:  # type: ignore[union-attr]
+            return None
+        names = dim_names(len(self.shapes[0] or ()))
+        kept = kept_names(names, self.reduced, bool(self.arguments.get("keepdim")))
+        return Rule((names,), (kept,), stats=frozenset(names[d] for d in self.reduced))
+
+    def statistics(self) -> Iterable[tuple[Names, int]]:
+        """Maximum and sum."""
+        rule, meta = self.cached_rule, self.output_metas[0]
+        assert rule is not None and meta is not None
+        return [(rule.outputs[0], wide(meta.dtype).itemsize)] * 2
+
+    def combine(
+        self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]
+    ) -> None:
+        """Shift by the maximum of all, then sum."""
+        dtype = self.output_metas[0].dtype  # type: ignore[union-attr]
+        xs = [mine[0].to(wide(dtype)) for mine in inputs]
+        tops = group.all_reduce([local_max(x, self.reduced) for x in xs], axes, "max")
+        tops = [torch.where(top.isinf(), 0, top) for top in tops]
+        sums = [(x - top).exp().sum(self.reduced, True) for x, top in zip(xs, tops, strict=True)]
+        keepdim = bool(self.arguments.get("keepdim"))
+        for out, x, top, total in zip(outputs, xs, tops, group.all_reduce(sums, axes), strict=True):
+            shape = reduced_shape(x.shape, self.reduced, keepdim)
+            out[:] = [(total.log() + top).reshape(shape).to(dtype)]
+
+
+def local_max(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """Largest element over `dims`, which stay with size 1; -inf where there is none."""
+    if all(x.shape[d] for d in dims):
+        return x.amax(dims, True)
+    return x.new_full(reduced_shape(x.shape, dims, True), float("-inf"))

@@ -1,0 +1,81 @@
+"""Variance and standard deviation: var, std, var_mean, std_mean.
+
+    y[...] = sum over the dims of (x - mean)^2 / (number of elements - correction)
+
+Shapes      x [...] -> y [...] without the dims, or with size 1 there (keepdim); *_mean also give the mean
+FLOPs       bound by memory
+Placements  on one mesh axis, for every dim d
+
+    x       y
+    R       R
+    S(d)    S(d)    d is kept
+    S(d)    R       d is reduced
+
+The mean of all is found first, squares are summed around it: shards of unequal size count as they should, and a
+large offset does not cancel.
+Price       two all-reduces, of the mean and of the squares
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dtorch.op.dims import Names, Rule
+from dtorch.op.group import Group
+from dtorch.ops.standard.statistics import (
+    Statistics,
+    count,
+    dim_names,
+    kept_names,
+    named_dims,
+    reduced_shape,
+    wide,
+)
+
+
+class Variance(Statistics):
+    """Second moments around the mean."""
+
+    type = "Reduce"
+    torch_ops = (
+        "aten.var.correction", "aten.std.correction", "aten.var_mean.correction", "aten.std_mean.correction",
+    )  # fmt: skip
+
+    @property
+    def reduced(self) -> tuple[int, ...]:
+        """The dims that are reduced."""
+        return named_dims(self, len(self.shapes[0] or ()))
+
+    def rule(self) -> Rule | None:
+        """All dims may be cut; over the reduced ones statistics are combined."""
+        if self.inputs[0].spec.dtype.is_complex:  # type: ignore[union-attr]
+            return None
+        names = dim_names(len(self.shapes[0] or ()))
+        kept = kept_names(names, self.reduced, bool(self.arguments.get("keepdim")))
+        stats = frozenset(names[d] for d in self.reduced)
+        return Rule((names,), (kept,) * (2 if "mean" in self.name else 1), stats=stats)
+
+    def statistics(self) -> Iterable[tuple[Names, int]]:
+        """Mean and squares."""
+        rule, meta = self.cached_rule, self.output_metas[0]
+        assert rule is not None and meta is not None
+        return [(rule.outputs[0], wide(meta.dtype).itemsize)] * 2
+
+    def combine(
+        self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]
+    ) -> None:
+        """The mean, then squares around it."""
+        dtype = self.output_metas[0].dtype  # type: ignore[union-attr]
+        xs = [mine[0].to(wide(dtype)) for mine in inputs]
+        number = count(self.shapes[0] or (), self.reduced)
+        correction = self.arguments.get("correction")
+        divisor = max(0, number - (1 if correction is None else correction))
+        means = group.all_reduce([x.sum(self.reduced, True) / number for x in xs], axes)
+        sums = [(x - mean).square().sum(self.reduced, True) for x, mean in zip(xs, means, strict=True)]
+        keepdim = bool(self.arguments.get("keepdim"))
+        for out, x, mean, total in zip(outputs, xs, means, group.all_reduce(sums, axes), strict=True):
+            value = total / divisor
+            found = [value.sqrt() if "std" in self.name else value, mean][: len(self.output_metas)]
+            shape = reduced_shape(x.shape, self.reduced, keepdim)
+            out[:] = [f.reshape(shape).to(dtype) for f in found]

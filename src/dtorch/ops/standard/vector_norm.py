@@ -1,0 +1,75 @@
+"""Vector norms of any order, linalg_vector_norm.
+
+    y[...] = (sum over the dims of |x|^p)^(1/p);  p = inf, -inf: largest, smallest |x|;  p = 0: how many are not 0
+
+Shapes      x [...] -> y [...] without the dims, or with size 1 there (keepdim)
+FLOPs       bound by memory
+Placements  on one mesh axis, for every dim d
+
+    x       y
+    R       R
+    S(d)    S(d)    d is kept
+    S(d)    R       d is reduced: the norm of the shards' norms
+
+A pending sum is summed first: the norm of a sum is not the sum of norms.
+Price       one all-reduce
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from dtorch.op.dims import Names, Rule
+from dtorch.op.group import Group
+from dtorch.ops.standard.statistics import Statistics, dim_names, kept_names, named_dims, reduced_shape, wide
+
+
+class VectorNorm(Statistics):
+    """Norms of vectors."""
+
+    type = "Reduce"
+    torch_ops = ("aten.linalg_vector_norm",)
+
+    @property
+    def reduced(self) -> tuple[int, ...]:
+        """The dims that the norm is taken over."""
+        return named_dims(self, len(self.shapes[0] or ()))
+
+    def rule(self) -> Rule:
+        """All dims may be cut; over the reduced ones statistics are combined."""
+        names = dim_names(len(self.shapes[0] or ()))
+        kept = kept_names(names, self.reduced, bool(self.arguments.get("keepdim")))
+        return Rule((names,), (kept,), stats=frozenset(names[d] for d in self.reduced))
+
+    def statistics(self) -> Iterable[tuple[Names, int]]:
+        """The shards' norms."""
+        rule, meta = self.cached_rule, self.output_metas[0]
+        assert rule is not None and meta is not None
+        return [(rule.outputs[0], wide(meta.dtype).itemsize)]
+
+    def combine(
+        self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]
+    ) -> None:
+        """The norm of norms."""
+        order, dtype = float(self.arguments["ord"]), self.output_metas[0].dtype  # type: ignore[union-attr]
+        norms = [self._norm(mine[0], order) for mine in inputs]
+        if abs(order) == float("inf"):
+            norms = group.all_reduce(norms, axes, "max" if order > 0 else "min")
+        elif order == 0:
+            norms = group.all_reduce(norms, axes)
+        else:
+            norms = [total.pow(1 / order) for total in group.all_reduce([n.pow(order) for n in norms], axes)]
+        for out, norm in zip(outputs, norms, strict=True):
+            out[:] = [norm.to(dtype)]
+
+    def _norm(self, x: torch.Tensor, order: float) -> torch.Tensor:
+        keepdim, dtype = bool(self.arguments["keepdim"]), self.arguments.get("dtype") or x.dtype
+        if all(x.shape[d] for d in self.reduced):
+            return torch.linalg.vector_norm(x, order, self.reduced, keepdim, dtype=wide(dtype))
+        shape = reduced_shape(x.shape, self.reduced, keepdim)
+        return x.abs().new_full(
+            shape, float("inf") if order < 0 else 0.0, dtype=wide(self.output_metas[0].dtype)
+        )  # type: ignore[union-attr]

@@ -24,8 +24,9 @@ def distributed(
     full: torch.Tensor, layout: Layout, mesh: DeviceMesh, generator: torch.Generator, requires_grad: bool = False
 ) -> Tensor:
     """A leaf of a given value and layout; its pending sums, if any, of mixed sign and unequal size."""
+    full = copy(full)
     spec = Spec(tuple(full.shape), full.stride(), full.dtype, layout, mesh)
-    tensor = wrap(Operand(spec, parts_of(full.detach(), layout, mesh, generator)), Graph.default_graph())
+    tensor = wrap(Operand(spec, parts_of(full, layout, mesh, generator)), Graph.default_graph())
     return tensor.requires_grad_() if requires_grad else tensor
 
 

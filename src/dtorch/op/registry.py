@@ -67,8 +67,10 @@ def is_composite(func: Any) -> bool:
     """Whether torch makes the overload of others (reshape, contiguous, narrow ...) and no class claims it.
 
     Below inference_mode such calls arrive whole; what torch would make of them, by the global strides, is exact.
+    An overload with a kernel of its own (silu_backward) is not made of others, though torch could.
     """
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    composite = has(func.name(), "CompositeImplicitAutograd") and not has(func.name(), "CPU")
     return composite and own_class_of(func) is None
 
 

@@ -75,7 +75,17 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
                 recipe, results = graph.constructor.call(call, tuple(items), operands)
         else:
             recipe, results = graph.constructor.call(call, tuple(items), operands)
+    for i in recipe.written:
+        if not isinstance(tensors[i], Tensor):
+            _carry_back(tensors[i], operands[i])
     return wrap_results(recipe, results, tensors, graph)
+
+
+def _carry_back(plain: torch.Tensor, operand: Operand) -> None:
+    """Write into a plain tensor what was written into its copies on other devices."""
+    assert operand.parts is not None
+    if operand.parts[0].data_ptr() != plain.data_ptr():
+        plain.detach().copy_(operand.parts[0])
 
 
 def _name(func: Any) -> str:

@@ -22,10 +22,11 @@ from dtorch.spec import Spec
 
 
 class Surroundings(NamedTuple):
-    """What a recipe depends on beside the call: the redistribution policy, and whether a backward runs."""
+    """What a recipe depends on beside the call: redistribution policy, whether a backward runs, default dtype."""
 
     policy: str
     in_backward: bool
+    default_dtype: torch.dtype
 
 
 def build(

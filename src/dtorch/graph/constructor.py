@@ -66,7 +66,7 @@ class GraphConstructor:
         for operand in operands:
             if operand.buffer.upstream is not None:
                 aliasing.refresh(self, operand)
-        around = Surroundings(self.graph.policy, torch._C._current_graph_task_id() != -1)
+        around = self._surroundings()
         held = _held(operands)
         full_key = (key, tuple([o.spec for o in operands]), held, around)
         recipe = self._recipes.get(full_key)
@@ -89,9 +89,12 @@ class GraphConstructor:
             present = [o for o in operands if o is not None]
             return self.call(param, (param.op, repr(param.args), repr(param.kwargs)), present)[1]
         present = [o for o in operands if o is not None]
-        around = Surroundings(self.graph.policy, torch._C._current_graph_task_id() != -1)
+        around = self._surroundings()
         recipe = build(param, [None if o is None else o.spec for o in operands], dict(_held(present)), around)
         return self._run(recipe, operands, around.in_backward)
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self.graph.policy, torch._C._current_graph_task_id() != -1, torch.get_default_dtype())
 
     def _keep(self, key: Any, recipe: Recipe) -> None:
         with self._lock:
@@ -219,7 +222,8 @@ class GraphConstructor:
             node = Node(operator, (spec,), (operator.outputs[0].spec,), cause, torch._C._current_graph_task_id() != -1)
             for recorder in self.graph.recorders:
                 recorder.nodes.append(node)
-        if keep and (mesh is None or mesh == spec.mesh):
+        if keep and operator.plan.bytes_total and (mesh is None or mesh == spec.mesh):
+            # What was sent once need not be sent again; local conversions are cheaper made than held.
             operand.keep_conversion(target, moved)
         return moved
 

@@ -39,7 +39,7 @@ class Buffer:
         upstream: set where the storages are a copy of some view of another buffer.
     """
 
-    __slots__ = ("members", "root_parts", "root_spec", "upstream", "version")
+    __slots__ = ("_prune_at", "members", "root_parts", "root_spec", "upstream", "version")
 
     def __init__(self, spec: Spec, parts: Parts) -> None:
         self.version = 0
@@ -47,6 +47,13 @@ class Buffer:
         self.root_parts = parts
         self.members: list[weakref.ref[Operand]] = []
         self.upstream: Upstream | None = None
+        self._prune_at = 16
+
+    def add(self, member: Operand) -> None:
+        """Enter a member; the dead are forgotten now and then, or a parameter would remember every view ever made."""
+        self.members.append(weakref.ref(member))
+        if len(self.members) >= self._prune_at:
+            self._prune_at = 16 + 2 * len(self.live_members())
 
     def live_members(self) -> list[Operand]:
         """The operands that still exist, dead ones forgotten."""
@@ -78,7 +85,7 @@ class Operand:
         self.converted_at = 0
         if parts is not None:
             self.buffer = Buffer(spec, parts) if buffer is None else buffer
-            self.buffer.members.append(weakref.ref(self))
+            self.buffer.add(self)
 
     def conversions(self) -> dict[Layout, Parts] | None:
         """Conversions of the present value that are still held, or None."""

@@ -28,6 +28,10 @@ class LayoutOperator(Operator):
         alone = [axis for axis in layout.cut_axes if self.transform(_only(layout, axis)) is None]
         return tuple(alone) or layout.cut_axes
 
+    def unblocked(self, layout: Layout) -> Layout:
+        """The layout nearest to `layout` under which more is local; by default axes in the way become Replicate."""
+        return layout.drop(self.blocking(layout) or layout.cut_axes)
+
     def source(self) -> int:
         """The input whose layout counts."""
         return 0
@@ -41,7 +45,7 @@ class LayoutOperator(Operator):
         assert layout is not None
         outputs = self.transform(layout)
         while outputs is None:
-            layout = layout.drop(self.blocking(layout) or layout.cut_axes)
+            layout = self.unblocked(layout)
             outputs = self.transform(layout)
         if self.source() in pinned and layout is not layouts[self.source()]:
             return None

@@ -1,0 +1,66 @@
+"""copy_: another tensor's values written into this one, across dtypes, placements and meshes.
+
+    x[...] = y[...]
+
+Shapes      x [...], y [...] broadcast to x
+FLOPs       none; touched are y read and x written
+Placements  on one mesh axis; x keeps its own, y is brought to it
+
+    x       y       x after
+    R       R       R
+    S(d)    S(d)    S(d)
+    S(d)    R       S(d)    where y has size 1 at d, or no d
+    P       P       P       unless the cast loses digits: then x is reduced first
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dtorch.dispatch import handles, run
+from dtorch.layout import Layout
+from dtorch.op.dims import UNCUT, Rule
+from dtorch.op.operator import Operator
+from dtorch.ops.standard.linear_pointwise import _holds
+from dtorch.tensor import Tensor
+
+
+class Copy(Operator):
+    """copy_(src)."""
+
+    torch_ops = ("aten.copy",)
+
+    def rule(self) -> Rule:
+        """x's dims; those of y right-aligned."""
+        x, y = self.inputs
+        assert x is not None and y is not None
+        names = tuple(f"d{d}" for d in range(len(x.shape)))
+        tail = names[max(len(x.shape) - len(y.shape), 0) :]
+        sizes = x.shape[max(len(x.shape) - len(y.shape), 0) :]
+        extra = (UNCUT,) * (len(y.shape) - len(tail))
+        source = extra + tuple(
+            n if a == b else UNCUT for n, a, b in zip(tail, sizes, y.shape[len(extra) :], strict=True)
+        )
+        linear = (frozenset((0, 1)),) if _holds(y.spec.dtype, x.spec.dtype) else ()
+        return Rule((names, source), (names,), linear)
+
+    def traffic_bytes(self) -> int:
+        """y read, x written."""
+        return sum(o.nbytes for o in self.inputs if o is not None)
+
+
+@handles(torch.ops.aten.copy_.default)
+def copy_(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Bring the source to the target's mesh first."""
+    target, source = args[:2]
+    if isinstance(target, Tensor) and isinstance(source, Tensor) and source.device_mesh != target.device_mesh:
+        operand = target._operand
+        layout = operand.layout.without_partial()
+        if source.shape != target.shape:
+            layout = Layout.replicate(layout.mesh_shape, tuple(source.shape))
+        with torch.no_grad():
+            source = source.detach().redistribute(target.device_mesh, layout)
+        args = (target, source, *args[2:])
+    return run(func, args, kwargs)

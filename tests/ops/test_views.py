@@ -1,0 +1,135 @@
+"""Slices, selections, squeezes, splits and strided views, against plain torch."""
+
+import pytest
+import torch
+
+import dtorch
+from dtorch.graph.graph import Graph
+from tests.dist import assert_like_torch, communications, flat, over, place
+
+A = torch.randn(6, 5, 4, requires_grad=True)
+ONE = torch.randn(1, 5, 1, requires_grad=True)
+B = torch.randn(8, 6, requires_grad=True)
+
+
+def inplace(write):
+    """As a function of a leaf: written through a copy of it, so that autograd allows it."""
+
+    def run(x):
+        y = x * 1
+        write(y)
+        return y
+
+    return run
+
+
+def _zero(y):
+    y[:2].zero_()
+
+
+def _set(y):
+    y[1] = 5
+
+
+def _add(y):
+    y[3:6, 0] += 1
+
+
+def _transposed(y):
+    y.t()[1:3].mul_(2)
+
+
+def _later(y):
+    v = y[1:5]
+    y.mul_(2)
+    v.add_(1)
+    y.add_(v.sum())
+
+
+CASES = {
+    "slice": (lambda x: x[1:3], [A]),
+    "slice last": (lambda x: x[..., 1:], [A]),
+    "slice step": (lambda x: x[1::2, :, ::3], [A]),
+    "slice all": (lambda x: x[:, 0:5], [A]),
+    "slice none": (lambda x: x[3:3], [A]),
+    "select": (lambda x: x[2], [A]),
+    "select last": (lambda x: x.select(-1, -1), [A]),
+    "narrow": (lambda x: x.narrow(1, 2, 3), [A]),
+    "newaxis": (lambda x: x[1, :, None, ::2], [A]),
+    "squeeze": (lambda x: x.squeeze(), [ONE]),
+    "squeeze dim": (lambda x: x.squeeze(0), [ONE]),
+    "squeeze dims": (lambda x: x.squeeze((0, -1)) * 2, [ONE]),
+    "squeeze other": (lambda x: x.squeeze(1), [A]),
+    "unsqueeze": (lambda x: (x.unsqueeze(0), x.unsqueeze(-1)), [A]),
+    "split": (lambda x: x.split(2, 1), [A]),
+    "split sizes": (lambda x: x.split([1, 3, 2]), [A]),
+    "chunk": (lambda x: x.chunk(3), [A]),
+    "chunk last": (lambda x: x.chunk(3, -1), [A]),
+    "tensor_split": (lambda x: x.tensor_split(4, 1), [A]),
+    "unbind": (lambda x: x.unbind(1), [A]),
+    "diagonal": (lambda x: x.diagonal(1, 0, 2), [A]),
+    "diagonal negative": (lambda x: x.diagonal(-1), [B]),
+    "unfold": (lambda x: x.unfold(1, 3, 2), [A]),
+    "movedim": (lambda x: x.movedim(0, 2)[1], [A]),
+    "as_strided": (lambda x: (x * 1).as_strided((3, 2), (2, 1), 3), [B]),
+    "as_strided of a slice": (lambda x: (x * 1)[2:].as_strided((3, 2), (2, 1)), [B]),
+    "expand": (lambda x: x.expand(4, 5, 3), [ONE]),
+    "reshape": (lambda x: x.transpose(0, 1).reshape(30, 4), [A]),
+    "contiguous": (lambda x: x.permute(2, 0, 1).contiguous(), [A]),
+    "write slice": (inplace(_zero), [B]),
+    "write select": (inplace(_set), [B]),
+    "write both": (inplace(_add), [B]),
+    "write transposed": (inplace(_transposed), [B]),
+    "write base, then view": (inplace(_later), [B]),
+}
+
+
+@pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), over(CASES))
+def test_like_torch(fn, tensors, mesh, places):
+    assert_like_torch(fn, tensors, mesh, places)
+
+
+@pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), over(CASES, 3))
+def test_like_torch_under_inference_mode(fn, tensors, mesh, places):
+    tensors = [t.detach() for t in tensors]
+    with torch.inference_mode():
+        assert_like_torch(fn, tensors, mesh, places)
+
+
+QKV = ((3, ()), (4, (0,)), (2, ()))
+
+LOCAL = {
+    "slice of another dim": (lambda x: x[:, :3], [A], ("S0",)),
+    "slice of everything": (lambda x: x[0:6], [A], ("S0",)),
+    "select of another dim": (lambda x: x[:, 1], [A], ("S2",)),
+    "pending": (lambda x: x[1:3, 0].unsqueeze(0).squeeze(0).unbind(1), [A], ("P",)),
+    "size 1": (lambda x: x.squeeze(0).unsqueeze(0), [ONE], ("S0",)),
+    "split": (lambda x: x.split(2, 1), [A], ("S0",)),
+    "unbind": (lambda x: x.unbind(-1), [A], ("S1",)),
+    "diagonal": (lambda x: x.diagonal(0, 0, 1), [A], ("S2",)),
+    "unfold": (lambda x: x.unfold(0, 2, 2), [A], ("S1",)),
+}
+
+
+@pytest.mark.parametrize(("fn", "tensors", "places"), LOCAL.values(), ids=LOCAL)
+def test_stays_local(fn, tensors, places):
+    assert communications(fn, tensors, (4,), [places]) == []
+
+
+@pytest.mark.parametrize("parts", [lambda x: x.chunk(3, -1), lambda x: x.split(8, 1), lambda x: x[:, 8:16]])
+def test_fused_qkv_is_split_locally(parts):
+    layout = dtorch.Layout.of((4,), (((2, ()),), QKV))
+    x = torch.randn(2, 24, requires_grad=True)
+    assert_like_torch(parts, [x], (4,), [layout])
+    with Graph.default_graph().record() as graph:
+        flat(parts(place(x, (4,), layout)))[0].sum().backward()
+    assert [c for c in graph.communications() if not c.in_backward and c.cause != "Reduce"] == []
+    assert [c for c in graph.communications() if c.in_backward] == []
+
+
+def test_slice_of_the_cut_dim_moves_the_axis_and_gathers_nothing():
+    x = place(torch.randn(32, 32), (4,), ["S1"])
+    with Graph.default_graph().record() as graph:
+        y = x[:, :16]
+    assert [c.kind for c in graph.communications()] == ["all_to_all"]
+    assert y.placements == (dtorch.Shard(0),)

@@ -14,6 +14,7 @@ from dtorch.graph.recipe import OutputPlan, Recipe
 from dtorch.layout import Layout
 from dtorch.op import registry
 from dtorch.op.choice import Choice
+from dtorch.op.factory import class_for
 from dtorch.op.operand import Operand, prototype
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam, Slot, TorchCall
@@ -44,11 +45,7 @@ def build(
         PlacementError: the policy is "error" and an input would need communication.
         whatever torch raises for illegal shapes, dtypes or arguments.
     """
-    if isinstance(param, TorchCall):
-        cls = registry.class_of(param.func)
-    else:
-        cls = registry.class_by_type(type(param).__name__.removesuffix("Param"))
-    operator = cls(param, [prototype(spec) for spec in specs])
+    operator = class_for(param)(param, [prototype(spec) for spec in specs])
     operator.check_input()
     schema = operator.schema if isinstance(param, TorchCall) else None
     written = () if schema is None else _slots(operator, schema.written)

@@ -206,3 +206,23 @@ def _layout(
         elif isinstance(role, int):
             dims[role] = cut[signature.groups[side, i, role]]
     return Layout.of(mesh_shape, tuple(dims), tuple(partial))
+
+
+def scattered(layout: Layout, source: Layout | None) -> Layout | None:
+    """Where a pending gradient goes whose operand was cut on the pending axes: to the operand's cut.
+
+    Args:
+        layout: of the gradient.
+        source: of the operand it is the gradient of, as the caller had it.
+
+    Returns:
+        None where no pending axis cut the operand.
+    """
+    if source is None or source.shape != layout.shape:
+        return None
+    target = layout
+    for axis in layout.partial:
+        role = source.role(axis)
+        if isinstance(role, int):
+            target = target.drop([axis]).add_shard(axis, role) or target
+    return None if target is layout else target

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
+from typing import NamedTuple
 
 from dtorch.errors import PlacementError, ShapeError
 from dtorch.op.signature import PlacementSignature, Role, Row
@@ -26,6 +27,20 @@ UNCUT = ""
 """Name of a dim that no axis may cut: broadcast from size 1, or without meaning of its own."""
 
 Names = tuple[str, ...]
+
+
+class Dims(NamedTuple):
+    """A dims line with what is said beside it.
+
+    Attributes:
+        line: such as `self[m k], mat2[k n] -> y[m n]`; tensors bear the names of torch's arguments.
+        linear: groups of tensors in which the result is jointly linear, each group in one string.
+        flops: a sum of products of sizes.
+    """
+
+    line: str
+    linear: tuple[str, ...] = ()
+    flops: str | None = None
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,21 @@ class Operand:
         parts: local tensors in mesh order; None for a prototype, which has no value.
         buffer: the storages the parts live in.
         offset: the storage offset that torch would report, in elements.
+        producer: the operator that has it as output; consumers: those that have it as input.
         converted: layout -> parts, conversions already made at `converted_at` of the buffer's version.
     """
 
-    __slots__ = ("__weakref__", "buffer", "converted", "converted_at", "offset", "parts", "spec")
+    __slots__ = (
+        "__weakref__",
+        "buffer",
+        "consumers",
+        "converted",
+        "converted_at",
+        "offset",
+        "parts",
+        "producer",
+        "spec",
+    )
 
     def __init__(
         self, spec: Spec, parts: Parts | None = None, buffer: Buffer | None = None, offset: int = 0
@@ -83,6 +94,8 @@ class Operand:
         self.offset = offset
         self.converted: dict[Layout, Parts] | None = None
         self.converted_at = 0
+        self.producer: Any = None
+        self.consumers: tuple[Any, ...] = ()
         if parts is not None:
             self.buffer = Buffer(spec, parts) if buffer is None else buffer
             self.buffer.add(self)

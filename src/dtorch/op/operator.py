@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dtorch import redistribute
 from dtorch.errors import MeshMismatchError, PlacementError
@@ -23,10 +23,11 @@ from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.spec import Spec
 from dtorch.op import registry
-from dtorch.op.call import OutputMeta, compile_call, flatten, metas, run_on_meta
-from dtorch.op.choice import Choice, choose
+from dtorch.op.call import OutputMeta, flatten, metas, run_on_meta
+from dtorch.op.choice import Choice, choose, scattered
 from dtorch.op.cost import OperatorCost
-from dtorch.op.dims import UNCUT, Rule, concretize, parse
+from dtorch.op.dims import UNCUT, Dims, Rule, concretize, parse
+from dtorch.op.local import Local
 from dtorch.op.operand import Operand
 from dtorch.op.param import OpParam, Slot, TorchCall
 from dtorch.op.schema import Schema, base_name, schema_of
@@ -35,27 +36,6 @@ from dtorch.op.stream import StreamKey
 
 if TYPE_CHECKING:
     from dtorch.op.group import Group
-
-
-class Dims(NamedTuple):
-    """A dims line with what is said beside it; see `dims.py`."""
-
-    line: str
-    linear: tuple[str, ...] = ()
-    flops: str | None = None
-
-
-class Local:
-    """An operator's call as one device makes it: coordinate, and arguments in local sizes."""
-
-    __slots__ = ("args", "call", "coord", "func", "kwargs")
-
-    def __init__(self, coord: tuple[int, ...], func: Any, args: tuple, kwargs: dict) -> None:
-        self.coord = coord
-        self.func = func
-        self.args = args
-        self.kwargs = kwargs
-        self.call = None if func is None else compile_call(func, args, kwargs)
 
 
 class Operator:
@@ -255,6 +235,15 @@ class Operator:
             if x is not None and (x.spec.layout.mesh_shape != x.spec.mesh.shape or x.layout.shape != x.shape):
                 raise PlacementError(f"{self.type}: layout {x.layout} does not fit {x.shape} on {x.spec.mesh}")
 
+    def update_operand_topology(self) -> None:
+        """Link the operands: who produces them, who consumes them."""
+        for x in self.inputs:
+            if x is not None:
+                x.consumers = (*x.consumers, self)
+        for y in self.outputs:
+            if y is not None:
+                y.producer = self
+
     # -- placements -----------------------------------------------------------------------------------------
 
     def rule(self) -> Rule | None:
@@ -355,20 +344,9 @@ class Operator:
             if self.reduces and not in_backward:
                 targets[i] = output.layout.without_partial()
             elif i in self.gradient_of:
-                targets[i] = self._scattered(output.layout, self.arguments[self.gradient_of[i]], given)
+                slot = self.slot(self.gradient_of[i])
+                targets[i] = None if slot is None else scattered(output.layout, given[slot])
         return targets
-
-    @staticmethod
-    def _scattered(layout: Layout, slot: Any, given: Sequence[Layout | None]) -> Layout | None:
-        source = None if slot is None else given[slot.index]
-        if source is None or source.shape != layout.shape:
-            return None
-        target = layout
-        for axis in layout.partial:
-            role = source.role(axis)
-            if isinstance(role, int):
-                target = target.drop([axis]).add_shard(axis, role) or target
-        return None if target is layout else target
 
     # -- running --------------------------------------------------------------------------------------------
 
@@ -380,16 +358,8 @@ class Operator:
 
     def localized(self, coord: tuple[int, ...], **changed: Any) -> Local:
         """The torch call with some arguments replaced, by name."""
-        call = self.call
-        args = list(call.args)
-        kwargs = dict(call.kwargs)
-        for name, value in changed.items():
-            number = self.schema.names.index(name)
-            if name not in kwargs and name not in self.schema.keyword_only and number < len(args):
-                args[number] = value
-            else:
-                kwargs[name] = value
-        return Local(coord, call.func, tuple(args), kwargs)
+        args, kwargs = self.schema.replaced(self.call.args, self.call.kwargs, changed)
+        return Local(coord, self.call.func, args, kwargs)
 
     def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
         """Fill `outputs` from the local `inputs` of one device; by default the torch operator is called."""

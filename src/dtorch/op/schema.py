@@ -61,6 +61,17 @@ class Schema:
         bound.update(kwargs)
         return bound
 
+    def replaced(self, args: tuple, kwargs: dict, changed: dict[str, Any]) -> tuple[tuple, dict]:
+        """Arguments of a call with some of them replaced by name, each left where the call had it."""
+        new_args, new_kwargs = list(args), dict(kwargs)
+        for name, value in changed.items():
+            number = self.names.index(name)
+            if name not in kwargs and name not in self.keyword_only and number < len(args):
+                new_args[number] = value
+            else:
+                new_kwargs[name] = value
+        return tuple(new_args), new_kwargs
+
 
 def _is_argument(returned: Any, owner: dict[str, str]) -> str | None:
     alias = returned.alias_info

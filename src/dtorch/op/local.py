@@ -1,0 +1,26 @@
+"""An operator's call as one device makes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dtorch.op.call import compile_call
+
+
+class Local:
+    """Coordinate of the device, and the torch call with arguments in local sizes.
+
+    Attributes:
+        coord: mesh coordinate.
+        func, args, kwargs: the call, tensors as slots; func is None where the operator is no torch call.
+        call: a function of the local inputs that makes it.
+    """
+
+    __slots__ = ("args", "call", "coord", "func", "kwargs")
+
+    def __init__(self, coord: tuple[int, ...], func: Any, args: tuple, kwargs: dict) -> None:
+        self.coord = coord
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.call = None if func is None else compile_call(func, args, kwargs)

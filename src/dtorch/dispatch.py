@@ -25,6 +25,8 @@ from dtorch.tensor import Tensor, wrap
 
 _SLOTS = [Slot(i) for i in range(4096)]
 _TENSOR = object()
+_EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
+_CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 
 Handler = Callable[[Any, tuple, dict], Any]
 _HANDLERS: dict[Any, Handler] = {}
@@ -43,6 +45,9 @@ def handles(*funcs: Any) -> Callable[[Handler], Handler]:
 
 def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
     """Run one torch call that has a dtorch tensor among its arguments."""
+    # torch leaves out, below this door, what resolves conjugate and negative bits; local parts may bear them.
+    _EXCLUDE(_CONJUGATE, False)
+    _EXCLUDE(_NEGATIVE, False)
     with torch._C.DisableTorchFunction():
         handler = _HANDLERS.get(func)
         if handler is not None:

@@ -174,8 +174,8 @@ class Operator:
         return None if name is None else self.arguments[name].index
 
     def infer_output_size(self) -> int | None:
-        """Number of outputs; None where the torch operator decides."""
-        return None
+        """Number of outputs; None where a torch operator decides."""
+        return None if isinstance(self.param, TorchCall) else 1
 
     def skip_placement_inference(self) -> bool:
         """Whether outputs are whole without asking the signature: no input is distributed."""

@@ -55,13 +55,17 @@ class Convert(Operator):
 
     @property
     def kind(self) -> str:
-        """The collective, or `a+b` where the cheapest way takes two."""
-        return "+".join(step.kind for step in self.plan.steps) or "none"
+        """The collective, `a+b` where the cheapest way takes two, "local" where nothing is sent."""
+        return "+".join(step.kind for step in self._sending) or "local"
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Mesh axes whose roles change."""
-        return tuple(dict.fromkeys(axis for step in self.plan.steps for axis in step.axes))
+        """Mesh axes over which something is sent."""
+        return tuple(dict.fromkeys(axis for step in self._sending for axis in step.axes))
+
+    @property
+    def _sending(self) -> list[redistribute.Step]:
+        return [step for step in self.plan.steps if step.bytes_total]
 
     def infer_output_meta_info(self) -> list[OutputMeta | None]:
         """The metadata of the input."""

@@ -102,6 +102,13 @@ class GraphConstructor:
             if len(self._recipes) > MAX_RECIPES:
                 self._recipes.popitem(last=False)
 
+    @classmethod
+    def forget(cls) -> None:
+        """Drop all recipes, as in a new process."""
+        with cls._lock:
+            cls._recipes.clear()
+            cls._converts.clear()
+
     # -- running --------------------------------------------------------------------------------------------
 
     def _run(self, recipe: Recipe, operands: Sequence[Operand | None], in_backward: bool) -> Results:

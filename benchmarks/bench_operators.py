@@ -1,0 +1,73 @@
+"""Small operators, where the price of a call is all there is: ours against torch's DTensor, without a network.
+
+DTensor runs on one rank of a fake group, so that neither side waits for anybody; on 4 devices it runs under
+LocalTensorMode, which simulates the ranks in one process as we do.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from benchmarks.harness import Row, timed
+
+CALLS = 200
+CHAIN = 100
+
+
+def rows() -> Iterator[Row]:
+    ours, theirs = _ours(1), _fake_group()
+    calls = {
+        "add": (0.60, lambda x, y: torch.add(x, y)),
+        "mm": (0.60, lambda x, y: torch.mm(x, y)),
+        "view": (0.30, lambda x, y: x.view(64)),
+        "t": (0.75, lambda x, y: x.t()),
+    }
+    for name, (budget, function) in calls.items():
+        yield Row(
+            name=f"one {name}, no_grad",
+            against="torch DTensor, fake group",
+            budget=budget,
+            ours=timed(_no_grad(function, *ours), CALLS),
+            theirs=timed(_no_grad(function, *theirs), CALLS),
+        )
+    yield Row(
+        name=f"chain of {CHAIN} adds, recorded and run, 1 device",
+        against="torch DTensor",
+        budget=0.75,
+        ours=timed(_no_grad(_chain, *ours), 2),
+        theirs=timed(_no_grad(_chain, *theirs), 2),
+    )
+
+
+def _chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    for _ in range(CHAIN):
+        x = x + y
+    return x
+
+
+def _no_grad(function: Callable, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
+    def run() -> object:
+        with torch.no_grad():
+            return function(x, y)
+
+    return run
+
+
+def _ours(num_devices: int) -> tuple[torch.Tensor, torch.Tensor]:
+    import dtorch
+
+    mesh = dtorch.DeviceMesh("cpu", list(range(num_devices)))
+    placed = {"device_mesh": mesh, "placements": [dtorch.Replicate()]}
+    return dtorch.Tensor(torch.randn(8, 8), **placed), dtorch.Tensor(torch.randn(8, 8), **placed)
+
+
+def _fake_group() -> tuple[torch.Tensor, torch.Tensor]:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if not dist.is_initialized():
+        dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    mesh = init_device_mesh("cpu", (1,))
+    return tuple(distribute_tensor(torch.randn(8, 8), mesh, [Replicate()]) for _ in range(2))

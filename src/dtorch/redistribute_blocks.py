@@ -71,7 +71,7 @@ def _borders(src: list[Segment], dst: list[Segment]) -> list[int]:
                 tried |= {lcm(low, other_low), gcd(high, other_high)}
     out = [1]
     for stride in sorted(tried):
-        if stride > out[-1] and stride % out[-1] == 0 and _splits(src, stride) and _splits(dst, stride):
+        if stride > out[-1] and _splits(src, stride) and _splits(dst, stride):
             out.append(stride)
     return out[::-1]
 

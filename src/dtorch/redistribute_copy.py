@@ -274,19 +274,23 @@ def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def dim_order(part: torch.Tensor) -> tuple[int, ...]:
-    """Dims of a tensor from the largest stride to the smallest, as torch keeps them; ties stay in order."""
-    order = list(range(part.ndim))
+    """Dims of a tensor from the largest stride to the smallest, as torch orders them in a copy.
+
+    A dim with stride 0 says nothing about its place, and stays where it is.
+    """
     if part.is_contiguous():
-        return tuple(order)
+        return tuple(range(part.ndim))
     stride, sizes = part.stride(), part.shape
+    order = list(range(part.ndim))[::-1]
     for end in range(1, part.ndim):
         at = end
         for before in range(end - 1, -1, -1):
             a, b = order[before], order[at]
-            if sizes[a] == 1 or sizes[b] == 1 or not stride[a] or not stride[b]:
+            if not stride[a] or not stride[b]:
                 continue
-            if stride[a] >= stride[b]:
+            if stride[a] < stride[b]:
                 break
-            order[before], order[at] = b, a
-            at = before
-    return tuple(order)
+            if (stride[a], sizes[a]) > (stride[b], sizes[b]):
+                order[before], order[at] = b, a
+                at = before
+    return tuple(order[::-1])

@@ -118,16 +118,18 @@ class DimCounts(NamedTuple):
 @lru_cache(maxsize=65536)
 def dim_counts(src: Factors, dst: Factors, geometry: Geometry) -> DimCounts:
     """What devices hold of a dim of size > 0."""
+    if src == dst and geometry.same:
+        sizes = tuple(size for _, size in _boxes(src, geometry.src_shape))
+        return DimCounts(sizes, sizes, sizes)
     num_src, num_dst = prod(geometry.src_shape), prod(geometry.dst_shape)
     have, want, both = [1] * num_src, [1] * num_dst, [int(p >= 0) for p in geometry.held]
     for block in align(src, dst):
         before = _boxes(block.src, geometry.src_shape)
         after = _boxes(block.dst, geometry.dst_shape)
-        have = [count * box_size(box) for count, box in zip(have, before)]
-        want = [count * box_size(box) for count, box in zip(want, after)]
-        both = [
-            count and count * shared_size(before[p], box) for count, p, box in zip(both, geometry.held, after)
-        ]
+        have = [count * size for count, (_, size) in zip(have, before)]
+        want = [count * size for count, (_, size) in zip(want, after)]
+        shared = (p >= 0 and shared_size(before[p][0], box) for p, (box, _) in zip(geometry.held, after))
+        both = list(map(mul, both, shared))
     return DimCounts(tuple(have), tuple(want), tuple(both))
 
 
@@ -142,15 +144,18 @@ def dim_owned(src: Factors, dst: Factors, shape: tuple[int, ...], axes: tuple[in
         free = [axis for axis in factors_axes(block.src) if axis not in axes]
         for position, coord in enumerate(coordinates(shape)):
             owned = (box_of(block.src, shape, other) for other in neighbours(shape, coord, free))
-            out[position] *= sum(shared_size(box, after[position]) for box in owned)
+            out[position] *= sum(shared_size(box, after[position][0]) for box in owned)
     return tuple(out)
 
 
-def _boxes(factors: Factors, shape: tuple[int, ...]) -> list[Box]:
-    """The box of every position."""
+@lru_cache(maxsize=16384)
+def _boxes(factors: Factors, shape: tuple[int, ...]) -> tuple[tuple[Box, int], ...]:
+    """The box of every position, and its size."""
     if not factors_axes(factors):
-        return [box_of(factors, shape, ())] * prod(shape)
-    return [box_of(factors, shape, coord) for coord in coordinates(shape)]
+        box = box_of(factors, shape, ())
+        return ((box, box_size(box)),) * prod(shape)
+    boxes = (box_of(factors, shape, coord) for coord in coordinates(shape))
+    return tuple((box, box_size(box)) for box in boxes)
 
 
 def neighbours(shape: Sequence[int], coord: Sequence[int], axes: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -196,9 +196,11 @@ def _pieces(dims: Dims, axes: tuple[int, ...], shape: tuple[int, ...]) -> Iterat
         yield dims
         return
     sizes = [prod(_largest(factor[0], factor[1], shape) for factor in factors) for factors in dims]
-    order = sorted(range(len(dims)), key=lambda dim: -sizes[dim])
-    for dim in order:
-        if sizes[dim] > 1 or dim == order[0]:
+    tried: set[Factors] = set()
+    for dim in sorted(range(len(dims)), key=lambda dim: -sizes[dim]):
+        # All dims of size 1 are alike.
+        if dims[dim] != ((1, ()),) or dims[dim] not in tried:
+            tried.add(dims[dim])
             yield (*dims[:dim], _innermost(dims[dim], axes, shape), *dims[dim + 1 :])
 
 

@@ -18,14 +18,14 @@ SRC = ROOT / "src" / "dtorch"
 # own floor and the floors listed before it. A name is a module or a folder directly under src/dtorch; `mesh`
 # stands for mesh_*.py too.
 FLOORS = (
-    ("errors", "options"),
+    ("errors", "options", "future"),
     ("mesh", "placement", "layout", "spec", "redistribute"),
     ("op",),
     ("ops",),
     ("graph",),
     ("plan",),
     ("runtime",),
-    ("tensor", "future"),
+    ("autograd", "dispatch", "tensor", "creation", "policy"),
     ("nn",),
     ("perf",),
     ("report",),

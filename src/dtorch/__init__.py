@@ -1,50 +1,157 @@
-"""dtorch: write single-device PyTorch in one process, see the price of every operator, run it on a mesh."""
+"""dtorch: write single-device PyTorch in one process, see the price of every operator, run it on a mesh.
+
+Every name of torch is here too: `dtorch.add is torch.add`. Factories are dtorch's own and take
+`device_mesh=` and `placements=`.
+"""
 
 from __future__ import annotations
 
-from dtorch import ops as _ops
+import importlib
+import pkgutil
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from dtorch import autograd, ops
 from dtorch.errors import (
+    AxisError,
     DeviceError,
     DtorchError,
+    MeshError,
     MeshMismatchError,
     OperatorError,
+    OptionError,
     PlacementError,
     ShapeError,
     UnsupportedError,
 )
+from dtorch.future import TensorFuture, VoidFutureCollect
 from dtorch.graph.graph import Graph
+from dtorch.graph.logical_graph import LogicalGraph
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh, init_device_mesh
+from dtorch.op.cost import OperatorCost
+from dtorch.options import GlobalOption, SdpaOption
 from dtorch.placement import Partial, Placement, Replicate, Shard
+from dtorch.policy import device_mesh, no_sync, record, set_redistribute_policy, strict
 from dtorch.runtime.runner import LocalRunner
 
 Graph.runner_factory = LocalRunner
 
+# Graphs are handed their runner before anything below could make one.
+from dtorch import creation_mode as _creation_mode  # noqa: E402, F401
+from dtorch import dispatch_value as _dispatch_value  # noqa: E402, F401
+from dtorch.creation import (  # noqa: E402
+    arange,
+    empty,
+    empty_like,
+    from_local,
+    from_numpy,
+    from_torch,
+    full,
+    full_like,
+    get_default_device_mesh,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randint,
+    randint_like,
+    randn,
+    randn_like,
+    tensor,
+    zeros,
+    zeros_like,
+)
 from dtorch.nn.parallelize import distribute_module, parallelize  # noqa: E402
-from dtorch.tensor import Tensor  # noqa: E402  (graphs are handed their runner first)
+from dtorch.tensor import Tensor  # noqa: E402
+
+__version__ = "0.1.0"
 
 __all__ = [
+    "AxisError",
     "DeviceError",
     "DeviceMesh",
     "DtorchError",
+    "GlobalOption",
     "Graph",
     "Layout",
+    "LogicalGraph",
+    "MeshError",
     "MeshMismatchError",
+    "OperatorCost",
     "OperatorError",
+    "OptionError",
     "Partial",
     "Placement",
     "PlacementError",
     "Replicate",
+    "SdpaOption",
     "Shard",
     "ShapeError",
     "Tensor",
+    "TensorFuture",
     "UnsupportedError",
+    "VoidFutureCollect",
+    "arange",
+    "device_mesh",
     "distribute_module",
+    "empty",
+    "empty_like",
+    "from_local",
+    "from_numpy",
+    "from_torch",
+    "full",
+    "full_like",
+    "get_default_device_mesh",
     "init_device_mesh",
+    "no_sync",
+    "ones",
+    "ones_like",
     "parallelize",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "record",
+    "set_redistribute_policy",
+    "strict",
+    "tensor",
+    "zeros",
+    "zeros_like",
 ]
 
+_SUBMODULES = frozenset(module.name for module in pkgutil.iter_modules(__path__))
 
-def record():  # type: ignore[no-untyped-def]
-    """Collect the operators that run inside, on this thread's default graph."""
-    return Graph.default_graph().record()
+
+def __getattr__(name: str) -> Any:
+    """The thread's default graph; a submodule of dtorch; else what torch calls by that name."""
+    if name == "default_graph":
+        return Graph.default_graph()
+    if name in _SUBMODULES:
+        return _with_torchs(importlib.import_module(f"{__name__}.{name}"))
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(torch, name)
+    except AttributeError:
+        raise AttributeError(f"neither dtorch nor torch has {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *dir(torch), *_SUBMODULES, "default_graph"})
+
+
+def _with_torchs(module: ModuleType) -> ModuleType:
+    """A submodule that torch has too (autograd, ops, testing) answers for torch's names as well."""
+    theirs = getattr(torch, module.__name__.rpartition(".")[2], None)
+    if theirs is not None and "__getattr__" not in module.__dict__:
+        module.__dict__["__getattr__"] = lambda name: getattr(theirs, name)
+    return module
+
+
+_with_torchs(autograd)
+_with_torchs(ops)

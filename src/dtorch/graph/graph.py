@@ -5,16 +5,21 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from dtorch.errors import UnsupportedError
+from dtorch.future import VoidFutureCollect, events_on
+from dtorch.graph import aliasing
 from dtorch.graph.constructor import GraphConstructor
-from dtorch.graph.logical_graph import LogicalGraph
+from dtorch.graph.logical_graph import LogicalGraph, Node
 from dtorch.mesh import DeviceMesh
 from dtorch.op.cost import OperatorCost
+from dtorch.op.operand import Operand, Parts
+from dtorch.ops.system.get_tensor import GetTensor, GetTensorParam
+from dtorch.ops.system.sync import Sync, SyncParam
 
 _IDS = itertools.count()
 _LOCAL = threading.local()
@@ -30,10 +35,15 @@ class Graph:
         policy: "auto" converts inputs where rules ask for it, "error" refuses conversions that send bytes.
         recorders: logical graphs that collect what runs now.
         syncing: whether gradients of leaves are reduced as they arrive.
+        default_device_mesh: where tensors made without a mesh live; None is the default device alone.
+        default_dtype: dtype of floating-point tensors made without one; None is torch's.
         lock: held while an operator is added; an operator belongs to the graph of its operands.
+
+    Two graphs are equal if they are the same one.
     """
 
     runner_factory: Any = None
+    factory_mode: Any = None
 
     def __init__(self) -> None:
         self.id = next(_IDS)
@@ -80,6 +90,85 @@ class Graph:
             yield
         finally:
             self.syncing = before
+
+    @contextmanager
+    def device_mesh_guard(self, device_mesh: DeviceMesh | str | torch.device) -> Iterator[DeviceMesh]:
+        """Inside, tensors and modules made without saying where live on the mesh, in this graph, Replicate.
+
+        torch's own factories too (`torch.zeros`, `torch.arange`, parameters of modules), unless they are
+        asked for a device of another type than the mesh's.
+
+        Args:
+            device_mesh: the mesh, or a device as a string, which is a mesh of one.
+
+        Raises:
+            DeviceError: this machine lacks a device of the mesh.
+        """
+        mesh = device_mesh if isinstance(device_mesh, DeviceMesh) else DeviceMesh(device_mesh)
+        mesh.check_available()
+        before, self.default_device_mesh = self.default_device_mesh, mesh
+        with ExitStack() as stack:
+            stack.callback(setattr, self, "default_device_mesh", before)
+            stack.enter_context(type(self).factory_mode(self))
+            yield mesh
+
+    @contextmanager
+    def dtype_guard(self, dtype: torch.dtype) -> Iterator[torch.dtype]:
+        """Inside, floating-point tensors and modules made without a dtype have this one.
+
+        Raises:
+            UnsupportedError: the dtype is no floating-point dtype.
+        """
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise UnsupportedError(f"dtype_guard({dtype!r}): a default dtype is a floating-point one")
+        before, self.default_dtype = self.default_dtype, dtype
+        with ExitStack() as stack:
+            stack.callback(setattr, self, "default_dtype", before)
+            stack.enter_context(type(self).factory_mode(self))
+            yield dtype
+
+    def read(self, operand: Operand) -> torch.Tensor:
+        """The full value of an operand as a plain tensor of its own, a visible node; no policy refuses it."""
+        with self.lock, torch._C.DisableTorchFunction():
+            if self.recorders:
+                operator = GetTensor(GetTensorParam(), [Operand(operand.spec)])
+                operator.infer()
+                outputs = tuple(None if o is None else o.spec for o in operator.outputs)
+                in_backward = torch._C._current_graph_task_id() != -1
+                self._note(Node(operator, (operand.spec,), outputs, None, in_backward))
+            return self.constructor.value(operand)
+
+    def parts(self, operand: Operand) -> Parts:
+        """The local tensors of an operand, up to date; not to be written."""
+        with self.lock, torch._C.DisableTorchFunction():
+            if operand.buffer.upstream is not None:
+                aliasing.refresh(self.constructor, operand)
+            assert operand.parts is not None
+            return operand.parts
+
+    def sync(self) -> None:
+        """Wait until everything issued so far has run, on every device; a visible node."""
+        self.sync_future().wait()
+
+    def sync_future(self) -> VoidFutureCollect:
+        """What `sync` waits for, without waiting."""
+        if self.recorders:
+            operator = Sync(SyncParam(), [])
+            operator.infer_operator_assign_info()
+            self._note(Node(operator, (), ()))
+        used = torch.cuda.is_available() and torch.cuda.is_initialized()
+        return VoidFutureCollect(
+            events_on([torch.device("cuda", i) for i in range(torch.cuda.device_count())] if used else [])
+        )
+
+    def empty_cache(self) -> None:
+        """Give memory that no tensor uses back to the devices; the CPU keeps none."""
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
+    def _note(self, node: Node) -> None:
+        for recorder in self.recorders:
+            recorder.nodes.append(node)
 
     def satisfy(self, mesh: DeviceMesh) -> bool:
         """Whether this machine has every device of the mesh."""

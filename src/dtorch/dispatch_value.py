@@ -1,0 +1,66 @@
+"""Calls of torch that need a value on the host, or another mesh: answered here, not by an operator.
+
+Reading is never refused by a policy, and counted as `GetTensor`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dtorch.dispatch import handles, run
+from dtorch.layout import Layout
+from dtorch.op.operand import Operand
+from dtorch.spec import Spec
+from dtorch.tensor import Tensor, wrap
+from dtorch.tensor_state import read
+
+aten = torch.ops.aten
+
+
+@handles(aten._local_scalar_dense.default)
+def _item(func: Any, args: tuple, kwargs: dict) -> Any:
+    return read(args[0]).item()
+
+
+@handles(aten.equal.default)
+def _equal(func: Any, args: tuple, kwargs: dict) -> bool:
+    """Shard by shard where both are spread alike, else by their full values."""
+    one, other = args
+    if one.shape != other.shape:
+        return False
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        a, b = one._operand, other._operand
+        if a.layout is b.layout and a.spec.mesh == b.spec.mesh and not a.layout.partial:
+            mine, theirs = one._graph.parts(a), other._graph.parts(b)
+            return all(torch.equal(x, y) for x, y in zip(mine, theirs, strict=True))
+    values = [read(t) if isinstance(t, Tensor) else t for t in (one, other)]
+    if isinstance(one, Tensor) != isinstance(other, Tensor):
+        values = [v.to("cpu") for v in values]
+    return torch.equal(*values)
+
+
+@handles(aten.copy_.default)
+def _copy(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Across meshes the source is brought over first; into a plain tensor the full value is written."""
+    target, source, *rest = args
+    if not isinstance(target, Tensor):
+        return func(target, read(source), *rest, **kwargs)
+    if isinstance(source, Tensor):
+        mesh, have = target._operand.spec.mesh, source._operand.spec
+        if have.mesh != mesh and have.mesh.size > 1:
+            source = _brought(source, target)
+    return run(func, (target, source, *rest), kwargs)
+
+
+def _brought(source: Tensor, target: Tensor) -> Tensor:
+    """The source on the target's mesh, cut as the target where shapes agree."""
+    mesh, graph, have = target._operand.spec.mesh, source._graph, source._operand.spec
+    layout = target._operand.layout
+    if layout.shape != have.shape or layout.partial:
+        layout = Layout.replicate(mesh.shape, have.shape)
+    graph.parts(source._operand)
+    with graph.lock:
+        parts = graph.constructor.convert(source._operand, layout, mesh, keep=False, implicit=False)
+    return wrap(Operand(Spec(have.shape, have.stride, have.dtype, layout, mesh), parts), graph)

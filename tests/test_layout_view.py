@@ -4,6 +4,7 @@ A global tensor is `arange(numel)`. Every device's part is cut out of it by inde
 `torch.chunk`; the local view of the part must be the cut of the global view.
 """
 
+import itertools
 import math
 import random
 
@@ -12,7 +13,7 @@ import torch
 
 from dtorch.errors import ShapeError
 from dtorch.layout import Layout
-from tests.layout_oracle import coords_of, cut
+from tests.layout_oracle import all_dims, coords_of, cut
 from tests.support import cases
 
 
@@ -260,7 +261,10 @@ def plain(shape, *placements, mesh_shape=(2, 2)):
         (plain((1, 5), "S0", "R"), (5,), [((1, (0,)), (5, ()))]),
         (plain((1,), "S0", "R"), (), None),
         (plain((1,), "R", "R"), (), []),
+        (plain((1, 1, 6), "S1", "R"), (1, 6, 1), [((1, ()),), ((1, (0,)), (6, ())), ((1, ()),)]),
+        (plain((4, 1), "S0", "S1"), (4,), [((1, (1,)), (4, (0,)))]),
         # empty batches
+        (plain((0, 4, 1), "S1", "S2"), (0, 4), [((0, ()),), ((1, (1,)), (4, (0,)))]),
         (plain((0, 5, 8), "S0", "S2"), (0, 8), [((0, (0,)),), ((2, (1,)), (4, ()))]),
         (plain((0, 5, 8), "S0", "S2"), (0, 5, 2, 4), [((0, (0,)),), ((5, ()),), ((2, (1,)),), ((4, ()),)]),
         (plain((0, 4), "S0", "S1"), (0,), [((0, (0, 1)),)]),
@@ -298,6 +302,21 @@ def test_a_slice_of_a_cut_dim_is_local_only_where_no_device_lacks_anything():
     assert layout.slice(1, 1, 4) is plain((8, 3), "S0", "R")
     assert layout.select(0, 3) is None
     assert layout.select(1, -1) is plain((8,), "S0", "R")
+
+
+@pytest.mark.parametrize("mesh_shape", [(2,), (3,), (2, 2), (2, 3)])
+def test_every_slice_of_every_small_dim(mesh_shape):
+    for n in (1, 2, 3, 4, 6, 8):
+        tensor = torch.arange(n)
+        layouts = {Layout.of(mesh_shape, [factors]) for factors in all_dims(n, mesh_shape)}
+        for start, stop, step in itertools.product(range(n + 1), range(n + 1), (1, 2, 3)):
+            for layout in layouts:
+                new = layout.slice(0, start, stop, step)
+                assert new is None or new.shape == tensor[start:stop:step].shape
+                for coord in coords_of(mesh_shape) if new is not None else ():
+                    low, high = layout.local_slice(0, start, stop, step, coord)
+                    got = cut(tensor, layout, coord)[low:high:step]
+                    assert got.equal(cut(tensor[start:stop:step], new, coord)), (layout, start, stop, step)
 
 
 def test_squeeze_moves_a_cut_to_the_dim_before():

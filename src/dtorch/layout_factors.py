@@ -115,15 +115,9 @@ def index_runs(ranges: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[
         if runs == [(0, inner)]:
             runs = [(start * inner, stop * inner)] if stop > start else []
         else:
-            spread: list[tuple[int, int]] = []
-            for digit in range(start, stop):
-                for low, high in runs:
-                    low, high = low + digit * inner, high + digit * inner
-                    if spread and spread[-1][1] == low:
-                        spread[-1] = (spread[-1][0], high)
-                    else:
-                        spread.append((low, high))
-            runs = spread
+            # These miss one end of range(inner) at least: runs of neighbouring digits do not touch.
+            offsets = range(start * inner, stop * inner, inner)
+            runs = [(low + offset, high + offset) for offset in offsets for low, high in runs]
         inner *= n
     return runs
 

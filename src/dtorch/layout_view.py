@@ -42,7 +42,7 @@ def view_dims(dims: Dims, shape: tuple[int, ...], new_shape: tuple[int, ...]) ->
     if carved is None:
         return None
     out = [*dims[:first], *carved, *dims[len(dims) - last :]]
-    return out if not holders or attach(out, first + len(carved) - 1, holders) else None
+    return out if not holders or attach(out, first - 1, holders) else None
 
 
 def attach(dims: list[Factors], dim: int, axes: Sequence[int]) -> bool:
@@ -58,8 +58,8 @@ def carve(dims: Sequence[Factors], sizes: Sequence[int]) -> tuple[list[Factors] 
     """Deals the factors of `dims` out to new dims of `sizes`.
 
     Returns:
-        The new dims (None if some size does not fall between factors), and the axes of the `(1, axes)`
-        factors that no new dim took.
+        The new dims (None if some size does not fall between factors), and, where there are none, the axes
+        of the `(1, axes)` factors.
     """
     stream = _stream(dims)
     stream.reverse()
@@ -85,7 +85,10 @@ def carve(dims: Sequence[Factors], sizes: Sequence[int]) -> tuple[list[Factors] 
             else:
                 return None, []
         out.append(tuple(taken) or ((1, ()),))
-    return out, [axis for _, axes in reversed(stream) for axis in axes]
+    holders = [axis for _, axes in reversed(stream) for axis in axes]
+    if holders and attach(out, len(out) - 1, holders):
+        holders = []
+    return out, holders
 
 
 def _stream(dims: Sequence[Factors]) -> list[Factor]:
@@ -115,11 +118,10 @@ def _view_empty(dims: Dims, shape: tuple[int, ...], new_shape: tuple[int, ...]) 
     for olds, news in (*_counterparts(shape, new_shape, 1), *_counterparts(shape, new_shape, -1)):
         if not (left.issuperset(olds) and free.issuperset(news)):
             continue
-        empty = new_shape[news[0]] == 0
-        carved, holders = (
-            ([dims[olds[0]]], []) if empty else carve([dims[i] for i in olds], [new_shape[i] for i in news])
-        )
-        if carved is None or holders:
+        carved: list[Factors] | None = [dims[olds[0]]]
+        if new_shape[news[0]] > 0:
+            carved, _ = carve([dims[i] for i in olds], [new_shape[i] for i in news])
+        if carved is None:
             continue
         left.difference_update(olds)
         free.difference_update(news)
@@ -252,6 +254,6 @@ def _slice_case(factors: Factors, start: int, stop: int, step: int) -> tuple[str
     block = size // outer[0]
     if not outer[1] and step == 1 and start % block == 0 and stop % block == 0:
         return "blocks", held
-    if not inner[1] and start < step and inner[0] % step == 0 and stop > size - step + start:
+    if not inner[1] and inner[0] % step == 0 and stop > size - step + start:
         return "steps", held
     return "", held

@@ -1,6 +1,7 @@
 """Where the extreme is: argmax, argmin, and max, min with a dim, which give both value and index.
 
-    y[...] = index of the first largest (smallest) element of x along the dim; without a dim, of x laid out flat
+    y[...] = index of the first largest (smallest) element of x along the dim;
+             without a dim, of x laid out flat
 
 Shapes      x [...] -> y [...] without the dim, or with size 1 there (keepdim)
 FLOPs       bound by memory
@@ -11,8 +12,8 @@ Placements  on one mesh axis, for every dim d
     S(d)    S(d)    S(d)        d is kept
     S(d)    R       R           d is reduced
 
-Each device finds the first extreme of its shard. The values are all-reduced; then, among devices that hold the
-winning value, the smallest global index, so that ties go to the first as they do in torch. NaN wins over all.
+Each device finds the first extreme of its shard. The values are all-reduced; then, among devices that hold
+the winning value, the smallest global index: ties go to the first, as they do in torch. NaN wins over all.
 Price       two all-reduces, one of values and one of indices
 """
 
@@ -64,9 +65,9 @@ class ArgMax(Statistics):
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """The values, and the indices."""
-        rule, x = self.cached_rule, self.inputs[0]
-        assert rule is not None and x is not None
-        return [(rule.outputs[0], x.spec.itemsize), (rule.outputs[0], 8)]
+        x = self.inputs[0]
+        assert x is not None
+        return [(self.output_names, x.spec.itemsize), (self.output_names, 8)]
 
     def combine(
         self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]

@@ -47,15 +47,13 @@ class LogSumExp(Statistics):
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """Maximum and sum."""
-        rule, meta = self.cached_rule, self.output_metas[0]
-        assert rule is not None and meta is not None
-        return [(rule.outputs[0], wide(meta.dtype).itemsize)] * 2
+        return [(self.output_names, wide(self.dtype).itemsize)] * 2
 
     def combine(
         self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]
     ) -> None:
         """Shift by the maximum of all, then sum."""
-        dtype = self.output_metas[0].dtype  # type: ignore[union-attr]
+        dtype = self.dtype
         xs = [mine[0].to(wide(dtype)) for mine in inputs]
         tops = group.all_reduce([local_max(x, self.reduced) for x in xs], axes, "max")
         tops = [torch.where(top.isinf(), 0, top) for top in tops]

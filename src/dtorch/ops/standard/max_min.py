@@ -1,4 +1,4 @@
-"""Reductions whose result needs all of a dim, but only statistics of it: max, min, amax, amin, aminmax, any, all, prod.
+"""Reductions that need statistics of a dim: max, min, amax, amin, aminmax, any, all, prod.
 
     y[...] = max over the dims of x     (or min, or, and, product)
 
@@ -37,8 +37,8 @@ class MaxMin(Statistics):
     """Extremes, logic and products."""
 
     torch_ops = (
-        "aten.max.default", "aten.min.default", "aten.amax", "aten.amin", "aten.aminmax", "aten.any", "aten.all",
-        "aten.prod",
+        "aten.max.default", "aten.min.default", "aten.amax", "aten.amin", "aten.aminmax", "aten.any",
+        "aten.all", "aten.prod",
     )  # fmt: skip
 
     @property
@@ -57,9 +57,7 @@ class MaxMin(Statistics):
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """Each output."""
-        rule = self.cached_rule
-        assert rule is not None
-        return [(n, m.dtype.itemsize) for n, m in zip(rule.outputs, self.output_metas, strict=True) if m]
+        return [(self.output_names, self.dtype.itemsize)] * len(_KINDS[self.name])
 
     def combine(
         self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]

@@ -12,8 +12,8 @@ Placements  on one mesh axis, for every dim d
     S(d)        P       d is summed
     P           P       sum and mean, unless dtype= rounds
 
-A P is reduced at once, a node of its own, except inside a backward. A mean over a cut dim divides by the number of
-elements of the whole, so shards of unequal size, and empty ones, count as they should.
+A P is reduced at once, a node of its own, except inside a backward. A mean over a cut dim divides by the
+number of elements of the whole, so shards of unequal size, and empty ones, count as they should.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Placements  on one mesh axis, for every dim d, that of the softmax included
     S(d)    S(d)            S(d)    S(d)    S(d)
                             P       R       P
 
-Price       where the softmax's dim is cut: two all-reduces forward (m and s), one backward; the dim is not gathered
+Price       where the softmax's dim is cut: two all-reduces forward (m and s), one backward; no gather
 """
 
 from __future__ import annotations
@@ -38,13 +38,8 @@ class SoftmaxBase(Statistics):
         ndim = len(self.shapes[0] or ())
         return self.arguments["dim"] % ndim if ndim else 0
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the output."""
-        return self.output_metas[0].dtype  # type: ignore[union-attr]
-
     def rule(self) -> Rule:
-        """All dims may be cut; along the softmax's statistics are combined. A backward is linear in its gradient."""
+        """All dims may be cut; statistics along the softmax's. A backward is linear in its gradient."""
         names = dim_names(len(self.shapes[0] or ()))
         linear = (frozenset({0}),) if len(self.inputs) == 2 else ()
         return Rule(

@@ -1,8 +1,8 @@
 """What operators share that look over a cut dim: small statistics, combined between the devices that cut it.
 
-A dims line marks such dims `d~`. Each device reduces its own shard, `Group.all_reduce` combines the results, each
-device finishes its own part. A shard may be empty: its statistics are the neutral element of what combines them.
-Where no `d~` dim is cut nothing is combined, and the torch operator itself runs on every device.
+A dims line marks such dims `d~`. Each device reduces its own shard, `Group.all_reduce` combines the results,
+each device finishes its own part. A shard may be empty: its statistics are the neutral element of what is
+combined. Where no `d~` dim is cut nothing is combined, and the torch operator itself runs on every device.
 
 Price       a ring all-reduce of every statistic over the axes that cut `d~` dims
 """
@@ -18,9 +18,11 @@ import torch
 
 from dtorch import redistribute
 from dtorch.layout import Layout
+from dtorch.op.call import OutputMeta
 from dtorch.op.dims import UNCUT, Names
 from dtorch.op.group import Group
 from dtorch.op.operator import Operator
+from dtorch.op.signature import PlacementSignature, Row
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -39,6 +41,41 @@ class Statistics(Operator):
     @abstractmethod
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """What `combine` combines: names of each statistic's dims, and its bytes per element."""
+
+    def pending_rows(self) -> Sequence[Row]:
+        """Rows that a dims line cannot say: some outputs linear in an input, the others without it."""
+        return ()
+
+    def get_placement_signature(self) -> PlacementSignature:
+        """The rows of `rule()`, and `pending_rows()`."""
+        found = super().get_placement_signature()
+        return PlacementSignature(found.n_inputs, found.n_outputs, [*found.rows, *self.pending_rows()])
+
+    def pending(self, *names: str, outputs: str) -> Row:
+        """The row where these arguments, if present, and the outputs marked P are pending, the rest whole."""
+        slots = {self.slot(name) for name in names}
+        inputs = tuple(None if x is None else "P" if i in slots else "R" for i, x in enumerate(self.inputs))
+        return Row(inputs, tuple(outputs))
+
+    @property
+    def metas(self) -> tuple[OutputMeta | None, ...]:
+        """Metadata of the outputs, inferred when first asked for."""
+        if not self.output_metas:
+            self.output_metas = tuple(self.infer_output_meta_info())
+        return self.output_metas
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the first output."""
+        meta = self.metas[0]
+        assert meta is not None
+        return meta.dtype
+
+    @property
+    def output_names(self) -> Names:
+        """Names of the first output's dims."""
+        assert self.cached_rule is not None
+        return self.cached_rule.outputs[0]
 
     def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
         """Combine where a `d~` dim is cut, else run each device alone."""
@@ -60,14 +97,30 @@ class Statistics(Operator):
             total += redistribute.cost(whole.with_partial(axes), whole, itemsize)
         return total
 
+    def seen_layouts(self) -> Sequence[Layout | None]:
+        """The layouts of the inputs that `rule()` speaks of."""
+        return self.layouts
+
+    def statistics_axes(self) -> tuple[int, ...]:
+        """Mesh axes that cut a `d~` dim."""
+        rule = self.cached_rule
+        if rule is None:
+            return ()
+        found: set[int] = set()
+        for layout, names in zip(self.seen_layouts(), rule.inputs, strict=True):
+            for dim, name in enumerate(names or ()):
+                if layout is not None and name in rule.stats:
+                    found.update(layout.axes_of(dim))
+        return tuple(sorted(found))
+
     def layout_of(self, names: Names) -> Layout:
-        """How a tensor with these dims lies on the mesh; dims that are combined over, and `UNCUT` ones, are 1."""
+        """How a tensor with these dims lies on the mesh; `UNCUT` dims have size 1."""
         return Layout.of(self.mesh.shape, [self._factors(name) for name in names])
 
     def _factors(self, name: str) -> Sequence[tuple[int, tuple[int, ...]]]:
         rule = self.cached_rule
         assert rule is not None
-        for layout, names in zip(self.layouts, rule.inputs, strict=True):
+        for layout, names in zip(self.seen_layouts(), rule.inputs, strict=True):
             if layout is not None and names and name != UNCUT and name in names:
                 return layout.dims[names.index(name)]
         return ((1, ()),)

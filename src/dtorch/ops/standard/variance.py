@@ -11,8 +11,8 @@ Placements  on one mesh axis, for every dim d
     S(d)    S(d)    d is kept
     S(d)    R       d is reduced
 
-The mean of all is found first, squares are summed around it: shards of unequal size count as they should, and a
-large offset does not cancel.
+The mean of all is found first, squares are summed around it: shards of unequal size count as they should, and
+a large offset does not cancel.
 Price       two all-reduces, of the mean and of the squares
 """
 
@@ -58,15 +58,13 @@ class Variance(Statistics):
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """Mean and squares."""
-        rule, meta = self.cached_rule, self.output_metas[0]
-        assert rule is not None and meta is not None
-        return [(rule.outputs[0], wide(meta.dtype).itemsize)] * 2
+        return [(self.output_names, wide(self.dtype).itemsize)] * 2
 
     def combine(
         self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]
     ) -> None:
         """The mean, then squares around it."""
-        dtype = self.output_metas[0].dtype  # type: ignore[union-attr]
+        dtype = self.dtype
         xs = [mine[0].to(wide(dtype)) for mine in inputs]
         number = count(self.shapes[0] or (), self.reduced)
         correction = self.arguments.get("correction")

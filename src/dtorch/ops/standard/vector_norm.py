@@ -1,6 +1,7 @@
 """Vector norms of any order, linalg_vector_norm.
 
-    y[...] = (sum over the dims of |x|^p)^(1/p);  p = inf, -inf: largest, smallest |x|;  p = 0: how many are not 0
+    y[...] = (sum over the dims of |x|^p)^(1/p);  p = inf, -inf: largest, smallest |x|
+                                              p = 0: how many are not 0
 
 Shapes      x [...] -> y [...] without the dims, or with size 1 there (keepdim)
 FLOPs       bound by memory
@@ -46,15 +47,13 @@ class VectorNorm(Statistics):
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """The shards' norms."""
-        rule, meta = self.cached_rule, self.output_metas[0]
-        assert rule is not None and meta is not None
-        return [(rule.outputs[0], wide(meta.dtype).itemsize)]
+        return [(self.output_names, wide(self.dtype).itemsize)]
 
     def combine(
         self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]
     ) -> None:
         """The norm of norms."""
-        order, dtype = float(self.arguments["ord"]), self.output_metas[0].dtype  # type: ignore[union-attr]
+        order = float(self.arguments["ord"])
         norms = [self._norm(mine[0], order) for mine in inputs]
         if abs(order) == float("inf"):
             norms = group.all_reduce(norms, axes, "max" if order > 0 else "min")
@@ -63,7 +62,7 @@ class VectorNorm(Statistics):
         else:
             norms = [total.pow(1 / order) for total in group.all_reduce([n.pow(order) for n in norms], axes)]
         for out, norm in zip(outputs, norms, strict=True):
-            out[:] = [norm.to(dtype)]
+            out[:] = [norm.to(self.dtype)]
 
     def _norm(self, x: torch.Tensor, order: float) -> torch.Tensor:
         keepdim, dtype = bool(self.arguments["keepdim"]), self.arguments.get("dtype") or x.dtype

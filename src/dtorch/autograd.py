@@ -1,22 +1,26 @@
 """Gradients of leaves: brought to the leaf's placements once, before they are accumulated.
 
-Autograd itself is torch's, over symbols. Since a conversion leaves the global value as it is, bringing a gradient
-to other placements only exchanges the parts behind the symbol: autograd need not know, second-order graphs stay.
+Autograd itself is torch's, over symbols; what happens to a gradient here is the identity on its value. One that
+arrives may be the user's own tensor, or another leaf's too: it is never changed, the leaf gets another one.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import unserializable_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dtorch.op.operand import Operand
 from dtorch.spec import Spec
 
 if TYPE_CHECKING:
-    from dtorch.layout import Layout
+    from dtorch.graph.graph import Graph
     from dtorch.tensor import Tensor
+
+_PLAIN: WeakIdKeyDictionary = WeakIdKeyDictionary()  # plain tensors that have their hook
 
 
 def watch(leaf: Tensor) -> None:
@@ -26,18 +30,45 @@ def watch(leaf: Tensor) -> None:
     leaf._watched = True
     seen = weakref.ref(leaf)
 
-    def arriving(grad: torch.Tensor) -> None:
+    @unserializable_hook  # a copy of the leaf is watched anew
+    def arriving(grad: torch.Tensor) -> torch.Tensor | None:
         owner = seen()
-        if owner is not None and owner._graph.syncing and not _pending(owner):
-            bring(grad, owner._operand.layout)
+        if owner is None:
+            return None
+        if _may_stay(grad, owner):
+            return None
+        if torch.is_grad_enabled():
+            return _Home.apply(grad, owner)  # type: ignore[no-any-return]
+        return _at_home(grad, owner)
 
     def accumulated(owner: torch.Tensor) -> None:
         # Micro-batches accumulated inside no_sync() are reduced together with the last one, once.
-        if owner._graph.syncing and owner.grad is not None:  # type: ignore[attr-defined]
-            bring(owner.grad, owner._operand.layout)  # type: ignore[attr-defined]
+        grad, there = owner.grad, owner._operand.spec  # type: ignore[attr-defined]
+        if owner._graph.syncing and hasattr(grad, "_operand") and grad._operand.layout is not there.layout:  # type: ignore[attr-defined,union-attr]
+            grad._operand = _converted(grad._operand, there, owner._graph)  # type: ignore[attr-defined,union-attr]
 
     leaf.register_hook(arriving)
     leaf.register_post_accumulate_grad_hook(accumulated)
+
+
+def watch_plain(tensor: torch.Tensor) -> None:
+    """Give plain gradients to a plain tensor that takes part in a distributed computation."""
+    if tensor not in _PLAIN:
+        _PLAIN[tensor] = True
+        tensor.register_hook(_plain)
+
+
+@unserializable_hook
+def _plain(grad: torch.Tensor) -> torch.Tensor | None:
+    return grad.to_torch() if hasattr(grad, "_operand") else None  # type: ignore[attr-defined]
+
+
+def _may_stay(grad: torch.Tensor, owner: Tensor) -> bool:
+    """Whether the gradient is fit to be accumulated as it is."""
+    operand, there = getattr(grad, "_operand", None), owner._operand
+    if operand is None or operand.spec.mesh != there.spec.mesh:
+        return False
+    return operand.layout is there.layout or not owner._graph.syncing or _pending(owner)
 
 
 def _pending(leaf: Tensor) -> bool:
@@ -46,15 +77,32 @@ def _pending(leaf: Tensor) -> bool:
     return grad is not None and bool(grad._operand.layout.partial)  # type: ignore[attr-defined]
 
 
-def bring(tensor: torch.Tensor, layout: Layout) -> None:
-    """Exchange the parts behind a tensor for those of another layout; its value stays."""
-    operand = getattr(tensor, "_operand", None)
-    if operand is None or operand.layout is layout or operand.shape != layout.shape:
-        return
-    graph = tensor._graph  # type: ignore[attr-defined]
+class _Home(torch.autograd.Function):
+    """`_at_home`, for gradients that are differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: torch.Tensor, owner: Tensor) -> torch.Tensor:
+        ctx.plain = not hasattr(grad, "_operand")
+        return _at_home(grad, owner)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        return (grad.to_torch() if ctx.plain else grad), None  # type: ignore[attr-defined]
+
+
+def _at_home(grad: torch.Tensor, owner: Tensor) -> Tensor:
+    """The gradient under the layout of its leaf."""
+    from dtorch.tensor import distribute, wrap
+
+    there = owner._operand
+    operand = getattr(grad, "_operand", None)
+    if operand is None:
+        return distribute(grad, there.spec.mesh, there.layout, owner._graph)
+    return wrap(_converted(operand, there.spec, owner._graph), owner._graph)
+
+
+def _converted(operand: Operand, like: Spec, graph: Graph) -> Operand:
     with graph.lock, torch._C.DisableTorchFunction(), torch.no_grad():
-        parts = graph.constructor.convert(operand, layout, keep=False)
+        parts = graph.constructor.convert(operand, like.layout, like.mesh, keep=False)
     spec = operand.spec
-    tensor._operand = Operand(  # type: ignore[attr-defined]
-        Spec(spec.shape, spec.stride, spec.dtype, layout, spec.mesh), parts, None, operand.offset
-    )
+    return Operand(Spec(spec.shape, spec.stride, spec.dtype, like.layout, like.mesh), parts)

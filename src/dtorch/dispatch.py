@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dtorch import autograd
 from dtorch.errors import MeshMismatchError, UnsupportedError
 from dtorch.graph.graph import Graph
 from dtorch.graph.recipe import Recipe
@@ -150,7 +151,7 @@ def operand_of(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
             return operand
         return _replicated(tensor._graph.constructor.value(operand), mesh)
     if tensor.requires_grad:
-        _plain_gradient(tensor)
+        autograd.watch_plain(tensor)
         tensor = tensor.detach()
     return _replicated(tensor, mesh)
 
@@ -166,24 +167,17 @@ def _replicated(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
     return Operand(Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype, layout, mesh), parts)
 
 
-def _plain_gradient(tensor: torch.Tensor) -> None:
-    """Give plain gradients to a plain tensor that takes part in a distributed computation."""
-    if not hasattr(tensor, "_dtorch_hooked"):
-        tensor.register_hook(lambda grad: grad.to_torch() if isinstance(grad, Tensor) else grad)
-        tensor._dtorch_hooked = True  # type: ignore[attr-defined]
-
-
 _MAY_WRITE_PLAIN = ("copy_", "index_copy_", "index_put_", "scatter_", "index_fill_", "masked_scatter_", "put_")
 
 
 def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:
-    """Refuse arithmetic that would write a distributed result into a plain tensor."""
+    """Refuse arithmetic whose result would be a plain tensor; what is written aside is carried back."""
     facts = schema_of(func)
     if not facts.written or func._opname in _MAY_WRITE_PLAIN:
         return
     bound = facts.bind(args, kwargs)
-    for name in facts.written:
-        value = bound.get(name)
+    for name in facts.returned:
+        value = None if name is None else bound.get(name)
         if isinstance(value, torch.Tensor) and not isinstance(value, Tensor):
             raise UnsupportedError(
                 f"{_name(func)} would write a distributed result into a plain tensor (argument {name}); make it "

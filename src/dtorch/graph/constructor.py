@@ -210,6 +210,8 @@ class GraphConstructor:
             keep: whether later consumers may share the result, which then must not be written.
             implicit: whether dtorch chose the conversion.
         """
+        if operand.buffer.upstream is not None:
+            aliasing.refresh(self, operand)
         spec, parts = operand.spec, operand.parts
         assert parts is not None
         there = operand.conversions() or {}

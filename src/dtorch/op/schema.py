@@ -7,7 +7,17 @@ from typing import Any
 
 import torch
 
-FRESH = -1
+_RUNNING = ("running_mean", "running_var")
+
+HIDDEN_WRITES: dict[str, tuple[str, ...]] = {
+    "aten::native_batch_norm": _RUNNING,
+    "aten::cudnn_batch_norm": _RUNNING,
+    "aten::miopen_batch_norm": _RUNNING,
+    "aten::batch_norm_update_stats": _RUNNING,
+    "aten::batch_norm_gather_stats": _RUNNING,
+    "aten::batch_norm_gather_stats_with_counts": _RUNNING,
+}
+"""Arguments that an operator writes though its schema does not say so: running statistics, when training."""
 
 
 class Schema:
@@ -16,7 +26,7 @@ class Schema:
     Attributes:
         names: argument names in schema order (positional, then keyword-only).
         defaults: name -> default value, for arguments that have one.
-        written: names of the arguments that the operator writes, `out=` ones excluded.
+        written: names of the arguments that the operator writes or may write, `out=` ones excluded.
         outs: names of the `out=` arguments.
         returned: for each return, the name of the argument that it *is* (in-place), else None.
         view_of: name of the argument that the outputs view, or None.
@@ -35,7 +45,7 @@ class Schema:
             a.name
             for a in schema.arguments
             if a.alias_info is not None and a.alias_info.is_write and not a.is_out
-        )
+        ) + HIDDEN_WRITES.get(schema.name, ())
         owner = {name: a.name for a in schema.arguments if a.alias_info for name in a.alias_info.before_set}
         self.returned = tuple(_is_argument(r, owner) for r in schema.returns)
         self.view_of = self._viewed(schema, owner)
@@ -48,11 +58,6 @@ class Schema:
         if self.func.is_view and schema.returns:
             return next(a.name for a in schema.arguments if a.alias_info is not None)
         return None
-
-    @property
-    def mutates(self) -> bool:
-        """Whether the operator writes any argument."""
-        return bool(self.written or self.outs)
 
     def bind(self, args: tuple, kwargs: dict) -> dict[str, Any]:
         """Arguments by name, defaults filled in."""
@@ -105,7 +110,7 @@ def functional_of_out(func: Any) -> Any | None:
     for kind in packet.overloads():
         candidate = getattr(packet, kind)
         arguments = [(a.name, str(a.type)) for a in candidate._schema.arguments]
-        if arguments == wanted and not schema_of(candidate).mutates:
+        if arguments == wanted and not candidate._schema.is_mutable:
             return candidate
     return _same_named(func, facts, wanted)
 
@@ -117,7 +122,7 @@ def _same_named(func: Any, facts: Schema, wanted: list[tuple[str, str]]) -> Any 
         candidate = getattr(func.overloadpacket, kind)
         theirs = schema_of(candidate)
         if (
-            not theirs.mutates
+            not candidate._schema.is_mutable
             and names <= set(theirs.names)
             and set(theirs.names) - names <= set(theirs.defaults)
         ):

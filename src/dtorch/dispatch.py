@@ -20,7 +20,7 @@ from dtorch.mesh import DeviceMesh
 from dtorch.op import registry
 from dtorch.op.operand import Operand
 from dtorch.op.param import Slot, TorchCall
-from dtorch.op.schema import functional_of_out, has_tag, schema_of
+from dtorch.op.schema import functional_of_in_place, functional_of_out, has_tag, schema_of
 from dtorch.spec import Spec
 from dtorch.tensor import Tensor, wrap
 
@@ -251,8 +251,7 @@ def _store(target: torch.Tensor, value: Any) -> None:
 def _in_place_view(func: Any, args: tuple, kwargs: dict) -> Any:
     """`squeeze_`, `t_` and their like change the tensor's own shape: view, then put the view in its place."""
     target = args[0]
-    namespace, name = func.namespace, func._opname
-    plain = getattr(getattr(getattr(torch.ops, namespace), name.rstrip("_")), func._overloadname, None)
+    plain = functional_of_in_place(func)
     if plain is None or not isinstance(target, Tensor):
         raise UnsupportedError(f"{_name(func)} on a distributed tensor; use the out-of-place form")
     view = run(plain, args, kwargs)

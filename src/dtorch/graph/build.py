@@ -55,7 +55,7 @@ def build(
         recipe = _general(general, written)
     recipe.written = written
     if schema is not None:
-        recipe.single = len(schema.returned) == 1 and not _returns_list(schema)
+        recipe.single = len(schema.returned) < 2 and not _returns_list(schema)
         recipe.returns = list if _returns_list(schema) else tuple
     if around.policy == "error":
         refuse_implicit(recipe, specs)

@@ -115,6 +115,18 @@ def functional_of_out(func: Any) -> Any | None:
     return _same_named(func, facts, wanted)
 
 
+@cache
+def functional_of_in_place(func: Any) -> Any | None:
+    """The overload behind an in-place form, found by its arguments: `transpose.int` for `transpose_.default`."""
+    packet = getattr(getattr(torch.ops, func.namespace), func._opname.removesuffix("_"), None)
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for kind in () if packet is None else packet.overloads():
+        candidate = getattr(packet, kind)
+        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
+            return candidate
+    return None
+
+
 def _same_named(func: Any, facts: Schema, wanted: list[tuple[str, str]]) -> Any | None:
     """Some `out=` overloads differ from theirs by keyword arguments (dtype, device) alone."""
     names = {name for name, _ in wanted}

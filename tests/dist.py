@@ -52,7 +52,9 @@ def ways(ndim: int, mesh_shape: Sequence[int], pending: bool = True) -> list[Pla
     return list(itertools.product(one, repeat=len(mesh_shape)))
 
 
-def spread(tensors: Sequence[torch.Tensor], count: int, meshes: Iterable[Sequence[int]] = MESHES) -> list[Any]:
+def spread(
+    tensors: Sequence[torch.Tensor], count: int, meshes: Iterable[Sequence[int]] = MESHES
+) -> list[Any]:
     """A sample of (mesh shape, placements of every tensor), as pytest parameters."""
     found: list[Any] = []
     for mesh_shape in meshes:
@@ -66,12 +68,14 @@ def spread(tensors: Sequence[torch.Tensor], count: int, meshes: Iterable[Sequenc
             for options in every:
                 number, which = divmod(number, len(options))
                 places.append(options[which])
-            found.append(pytest.param(mesh_shape, tuple(places), id=f"{mesh_shape}-{'-'.join(map(''.join, places))}"))
+            found.append(
+                pytest.param(mesh_shape, tuple(places), id=f"{mesh_shape}-{'-'.join(map(''.join, places))}")
+            )
     return found
 
 
 def over(cases: dict[str, tuple[Callable[..., Any], Sequence[torch.Tensor]]], count: int = 10) -> list[Any]:
-    """Every case under a sample of placements: (function, tensors, mesh shape, placements) for parametrize."""
+    """Every case under a sample of placements: (function, tensors, mesh shape, placements)."""
     return [
         pytest.param(fn, tensors, *way.values, id=f"{name}-{way.id}")
         for name, (fn, tensors) in cases.items()
@@ -122,7 +126,8 @@ def metadata(fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[An
 def assert_like_torch(
     fn: Callable[..., Any], tensors: Sequence[torch.Tensor], mesh_shape: Sequence[int], places: Sequence[Any]
 ) -> None:
-    """The function does with placed tensors what it does with plain ones: values, writes, gradients, metadata."""
+    """Placed tensors get what plain ones get: values, writes, gradients, metadata."""
+
     def placed() -> list[torch.Tensor]:
         return [place(t, mesh_shape, p) for t, p in zip(tensors, places, strict=True)]
 

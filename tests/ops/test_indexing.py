@@ -15,7 +15,9 @@ IDS = torch.tensor([[0, 7, 3], [3, 3, 1]])
 ONE_DEVICE = torch.tensor([2, 3, 2, 3, 3])
 I5 = torch.tensor([4, 0, 2, 2, 1])
 J5 = torch.tensor([-1, 0, 3, 1, 1])
-G = torch.tensor([[0, 1, 2, 3, 4], [4, 4, 4, 0, 0], [3, 2, 1, 0, 2], [0, 0, 0, 0, 0], [1, 1, 2, 2, 3], [4, 3, 2, 1, 0]])
+G = torch.tensor(
+    [[0, 1, 2, 3, 4], [4, 4, 4, 0, 0], [3, 2, 1, 0, 2], [0, 0, 0, 0, 0], [1, 1, 2, 2, 3], [4, 3, 2, 1, 0]]
+)
 SHORT = G[:4, :2]
 MASK = torch.tensor([True, False, True, True, False, True])
 MASK2 = torch.rand(6, 5, generator=torch.Generator().manual_seed(0)) > 0.5
@@ -68,7 +70,10 @@ CASES = {
     "index_put add": (lambda x, i, s: x.index_put((i,), s, accumulate=True), [B, I5, ROWS]),
     "index_put add broadcast": (lambda x, i, s: x.index_put((i,), s[0], accumulate=True), [B, I5, ROWS]),
     "index_put column": (lambda x, i: torch.ops.aten.index_put(x, [None, i], torch.tensor(1.0)), [B, I5]),
-    "index_put two": (lambda x, i, j, v: x.index_put((i, j), v, accumulate=True), [B, I5, I5.flip(0), V.detach()[:5]]),
+    "index_put two": (
+        lambda x, i, j, v: x.index_put((i, j), v, accumulate=True),
+        [B, I5, I5.flip(0), V.detach()[:5]],
+    ),
     "put": (lambda x, i, s: x.put(i, s, accumulate=True), [B, I5, ROWS[0].detach()]),
     "masked_scatter": (lambda x, m, s: x.masked_scatter(m, s), [B, MASK2, S]),
     "masked_select": (lambda x, m: x.masked_select(m), [B, MASK2]),

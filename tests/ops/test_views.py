@@ -133,3 +133,99 @@ def test_slice_of_the_cut_dim_moves_the_axis_and_gathers_nothing():
         y = x[:, :16]
     assert [c.kind for c in graph.communications()] == ["all_to_all"]
     assert y.placements == (dtorch.Shard(0),)
+
+
+P2 = torch.tensor([1.0, 2.0], requires_grad=True)
+E0 = torch.randn(0, 3, requires_grad=True)
+
+SMALL = {
+    "index of two": (lambda x: x[1], [P2]),
+    "negative": (lambda x: x[-1], [P2]),
+    "slice of two": (lambda x: x[1:], [P2]),
+    "unbind two": (lambda x: x.unbind(), [P2]),
+    "view": (lambda x: x.view(1, 2), [P2]),
+    "split two": (lambda x: x.split(1), [P2]),
+    "flip": (lambda x: x.flip(0), [P2]),
+    "roll": (lambda x: x.roll(1), [P2]),
+    "repeat": (lambda x: x.repeat(3), [P2]),
+    "cat": (lambda x: torch.cat([x, x * 2]), [P2]),
+    "stack": (lambda x: torch.stack([x, x * 2]), [P2]),
+    "pad": (lambda x: torch.nn.functional.pad(x, (1, 1)), [P2]),
+    "gather": (lambda x: x.gather(0, torch.tensor([1, 1, 0])), [P2]),
+    "index ids": (lambda x: x[torch.tensor([1, 1, 0])], [P2]),
+    "index_add": (lambda x: x.index_add(0, torch.tensor([1, 1, 0]), torch.ones(3)), [P2]),
+    "squeeze to nothing": (lambda x: x[:1].squeeze(), [P2]),
+    "empty slice": (lambda x: x[:, 1:], [E0]),
+    "empty split": (lambda x: x.split(2), [E0]),
+    "empty cat": (lambda x: torch.cat([x, x, torch.ones(2, 3)]), [E0]),
+    "empty embedding": (
+        lambda x: torch.nn.functional.embedding(torch.zeros(2, 0, dtype=torch.int64), x),
+        [E0],
+    ),
+    "empty repeat": (lambda x: x.repeat(2, 2), [E0]),
+    "repeat 0": (lambda x: x.repeat(0), [P2]),
+    "empty tril": (lambda x: x.tril(), [E0]),
+}
+
+
+@pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), over(SMALL, 6))
+def test_small_and_empty(fn, tensors, mesh, places):
+    assert_like_torch(fn, tensors, mesh, places)
+
+
+def test_writing_through_a_view_reaches_the_base():
+    w = place(torch.ones(8, 9), (2,), ["S0"])
+    w.view(4, 2, 9).mul_(torch.arange(4.0).view(4, 1, 1))
+    assert torch.equal(w.to_torch()[:, 0], torch.tensor([0.0, 0, 1, 1, 2, 2, 3, 3]))
+
+
+@pytest.mark.parametrize("where", ["S0", "S1", "R", "P"])
+def test_writes_through_slices(where):
+    x, plain = place(torch.ones(8, 8), (2,), [where]), torch.ones(8, 8)
+    for t in (x, plain):
+        early = t[:, 2:5]
+        t[:2].zero_()
+        t[1] = 5
+        t[3:6, 0] += 1
+        early += 3
+        t[2:4, 2:4] = early[:2, :2] * 2
+    torch.testing.assert_close(x.to_torch(), plain)
+
+
+@pytest.mark.parametrize("where", ["S0", "R", "P"])
+def test_slices_of_slices_follow_each_other(where):
+    x, plain = place(torch.arange(8.0), (4,), [where]), torch.arange(8.0)
+    results = []
+    for t in (x, plain):
+        a = t[1:7]
+        b = a[1:4]
+        c = t[2:3]
+        b.mul_(10)
+        c.add_(1)
+        t[3] = -1
+        results.append([v.to_torch() if isinstance(v, dtorch.Tensor) else v for v in (t, a, b, c)])
+    for got, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("where", ["S0", "S1", "R", "P"])
+def test_squeeze_in_place(where):
+    x = place(torch.arange(4.0)[None], (2,), [where])
+    x.squeeze_(0)
+    assert x.shape == (4,)
+    torch.testing.assert_close((x + torch.ones(4)).to_torch(), torch.arange(4.0) + 1)
+    x.unsqueeze_(1).t_()
+    torch.testing.assert_close(x.to_torch(), torch.arange(4.0)[None])
+
+
+@pytest.mark.parametrize("where", ["S0", "R"])
+def test_complex_views(where):
+    plain = torch.randn(6, 3, dtype=torch.complex64)
+    x = place(plain, (4,), [where])
+    real = torch.view_as_real(x)
+    assert torch.equal(real.to_torch(), torch.view_as_real(plain))
+    assert real.placements == x.placements
+    assert torch.equal(torch.view_as_complex(real).to_torch(), plain)
+    torch.testing.assert_close((x.conj() * x).real.to_torch(), (plain.conj() * plain).real)
+    real[:, 1].zero_()
+    assert torch.equal(x.to_torch()[:, 1], torch.zeros(6, dtype=torch.complex64))

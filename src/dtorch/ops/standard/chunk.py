@@ -1,4 +1,4 @@
-"""A tensor in pieces along one dim: split, split_with_sizes, unbind; torch makes chunk and tensor_split of these.
+"""A tensor in pieces along one dim: split, unbind; torch makes chunk and tensor_split of these.
 
 Shapes      x [... n ...] -> pieces [... n_i ...] with sum of n_i = n; unbind: n pieces without the dim
 FLOPs       none; views touch nothing
@@ -8,7 +8,7 @@ Placements  on one mesh axis, d the dim that is split, e any other
     R       R
     S(e)    S(e)
     P       P
-    S(d)    S(d)    where the pieces are whole blocks of an uncut outer factor: fused qkv, ((3, ()), (h, (tp,)))
+    S(d)    S(d)    where pieces are whole blocks of an uncut outer factor: qkv, ((3, ()), (h, (tp,)))
     S(d)    S(e)    else: the axis moves to e, or becomes Replicate where that is not possible
 """
 

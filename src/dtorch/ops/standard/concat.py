@@ -40,7 +40,9 @@ class Concat(Operator):
         inputs = tuple(held if len(s or ()) == len(held) else (UNCUT,) * len(s or ()) for s in self.shapes)
         return Rule(inputs, (names,), (frozenset(range(len(inputs))),))
 
-    def place(self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}) -> Choice | None:
+    def place(
+        self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}
+    ) -> Choice | None:
         """Tensors cut alike along the dim stay where they are; else by the rule."""
         layout = self.layouts[0]
         if self.name == "aten.cat" and layout is not None and all(other is layout for other in self.layouts):

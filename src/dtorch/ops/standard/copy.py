@@ -35,7 +35,8 @@ class Copy(Operator):
     def rule(self) -> Rule:
         """x's dims; those of y right-aligned."""
         x, y = self.inputs
-        assert x is not None and y is not None
+        assert x is not None
+        assert y is not None
         names = tuple(f"d{d}" for d in range(len(x.shape)))
         tail = names[max(len(x.shape) - len(y.shape), 0) :]
         sizes = x.shape[max(len(x.shape) - len(y.shape), 0) :]
@@ -61,6 +62,6 @@ def copy_(func: Any, args: tuple, kwargs: dict) -> Any:
         if source.shape != target.shape:
             layout = Layout.replicate(layout.mesh_shape, tuple(source.shape))
         with torch.no_grad():
-            source = source.detach().redistribute(target.device_mesh, layout)
-        args = (target, source, *args[2:])
+            there = Tensor.redistribute(source.detach(), target.device_mesh, layout)  # type: ignore[arg-type]
+        args = (target, there, *args[2:])
     return run(func, args, kwargs)

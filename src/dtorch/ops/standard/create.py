@@ -43,7 +43,8 @@ class Create(LayoutOperator):
     def localize(self, coord: tuple[int, ...]) -> Local:
         """Sizes and strides on this device."""
         output, meta = self.outputs[0], self.output_metas[0]
-        assert output is not None and meta is not None
+        assert output is not None
+        assert meta is not None
         size = output.layout.local_shape(coord)
         changed: dict[str, Any] = {}
         if "size" in self.arguments:

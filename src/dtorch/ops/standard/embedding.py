@@ -55,7 +55,9 @@ class EmbeddingBackward(Operator):
 
     type = "Embedding"
     rules: ClassVar[Mapping[str, Dims]] = {
-        "aten.embedding_dense_backward": Dims("grad_output[... e], indices[...] -> dw[v e]", ("grad_output",)),
+        "aten.embedding_dense_backward": Dims(
+            "grad_output[... e], indices[...] -> dw[v e]", ("grad_output",)
+        ),
     }
 
     def rule(self) -> Rule | None:

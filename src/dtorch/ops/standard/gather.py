@@ -3,8 +3,8 @@
     index          y[b, e] = x[i[b], e]          gather        y[b] = x[b with b_dim = i[b]]
     index_select   y[.., b, ..] = x[.., i[b], ..]    take      y[b] = x.flatten()[i[b]]
 
-Shapes      index: index tensors broadcast to b, which stands where the indexed dims stood, or in front if these
-            are apart; gather: as the index; index_select: dim -> len(i); take: as the index
+Shapes      index: index tensors broadcast to b, which stands where the indexed dims stood, or in front if
+            these are apart; gather: as the index; index_select: dim -> len(i); take: as the index
 FLOPs       bound by memory; touched are the index and the selected elements, read and written
 Placements  on one mesh axis, e a dim of x that is not indexed, d one that is, b a dim of the index
 
@@ -124,7 +124,9 @@ class IndexSelect(Indexing):
             return Rule((whole, (UNCUT,) * len(i)), (whole,), (frozenset((0,)),))
         dim = self.arguments["dim"] % len(x)
         held = tuple(f"d{d}" if d != dim else "v" for d in range(len(x)))
-        return Rule((held, ("i",)), (tuple("i" if d == dim else n for d, n in enumerate(held)),), (frozenset((0,)),))
+        return Rule(
+            (held, ("i",)), (tuple("i" if d == dim else n for d, n in enumerate(held)),), (frozenset((0,)),)
+        )
 
     def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
         """By torch where dim is whole."""
@@ -137,7 +139,9 @@ class IndexSelect(Indexing):
         outputs[:] = [masked_lookup(inputs[0], inputs[1], layout, dim, local.coord)]
 
 
-def masked_lookup(x: torch.Tensor, index: torch.Tensor, layout: Layout, dim: int, coord: Sequence[int]) -> torch.Tensor:
+def masked_lookup(
+    x: torch.Tensor, index: torch.Tensor, layout: Layout, dim: int, coord: Sequence[int]
+) -> torch.Tensor:
     """index_select of the rows that this device holds, zeros for the others.
 
     Args:
@@ -175,5 +179,3 @@ class Take(Indexing):
         """Every dim of the index may be cut."""
         names = tuple(f"b{d}" for d in range(len(self.shapes[1] or ())))
         return Rule(((UNCUT,) * len(self.shapes[0] or ()), names), (names,), (frozenset((0,)),))
-
-

@@ -9,20 +9,22 @@ Placements  on one mesh axis
     S(d)    S(d)                                  S(d)             S(d) -> S(d), S(d)
     P       P: the first device holds the value   R                no
 
-The draw is made with x's global shape, strides and type, from the generator of the first device, which therefore
-advances once, as on one device. x itself is not gathered: its values do not matter, or only where they are.
-Operators whose numbers depend on values (multinomial, poisson, normal of tensors) go the general way, drawn once too.
+The draw is made with x's global shape, strides and type, from the generator of the first device, which
+therefore advances once, as on one device. x itself is not gathered: its values do not matter, or only where
+they are. Operators whose numbers depend on values (multinomial, poisson, normal of tensors) go the general
+way, and are drawn once too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dtorch import redistribute
 from dtorch.layout import Layout
+from dtorch.mesh import DeviceMesh
 from dtorch.op.call import compile_call
 from dtorch.op.choice import Choice
 from dtorch.op.group import Group
@@ -54,13 +56,18 @@ class Random(LayoutOperator):
         whole = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=mine[0].device)
         drawn = call([whole, *mine[1:]])
         target = x.layout if self.schema.written else x.layout.without_partial()
-        parts = dict(zip(self.mesh.coords, redistribute.split(drawn, target, self.mesh), strict=True))
+        parts = _dealt(drawn, target, self.mesh)
         for local, out, coord in zip(inputs, outputs, group.coords, strict=True):
             out[:] = [local[0].copy_(parts[coord]) if self.schema.written else parts[coord]]
 
     def traffic_bytes(self) -> int:
         """What is written."""
         return 0 if self.inputs[0] is None else self.inputs[0].nbytes
+
+
+def _dealt(full: torch.Tensor, layout: Layout, mesh: DeviceMesh) -> dict[tuple[int, ...], torch.Tensor]:
+    """The parts of a full tensor by coordinate."""
+    return dict(zip(mesh.coords, redistribute.split(full, layout, mesh), strict=True))
 
 
 class RandomFill(Random):
@@ -87,7 +94,9 @@ class Dropout(Operator):
     torch_ops = ("aten.native_dropout",)
     needs_siblings = True
 
-    def place(self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}) -> Choice | None:
+    def place(
+        self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}
+    ) -> Choice | None:
         """Any cut stays; sums come first, since the mask of one device is not that of another."""
         if not self.output_metas:
             self.output_metas = tuple(self.infer_output_meta_info())
@@ -106,12 +115,11 @@ class Dropout(Operator):
                 out[:] = outputs[0]
             return
         spec = x.spec
-        ones = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=inputs[0][0].device).fill_(1)
+        ones = torch.empty_strided(
+            spec.shape, spec.stride, dtype=spec.dtype, device=inputs[0][0].device
+        ).fill_(1)
         scale, mask = self._draw(ones)
-        cut: Callable[[torch.Tensor], dict] = lambda full: dict(  # noqa: E731
-            zip(self.mesh.coords, redistribute.split(full, x.layout, self.mesh), strict=True)
-        )
-        scales, masks = cut(scale), cut(mask)
+        scales, masks = _dealt(scale, x.layout, self.mesh), _dealt(mask, x.layout, self.mesh)
         for local, out, coord in zip(inputs, outputs, group.coords, strict=True):
             out[:] = [local[0] * scales[coord], masks[coord]]
 

@@ -17,6 +17,7 @@ Placements  on one mesh axis, e a dim of x that is not indexed, b a dim of the i
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from dtorch.op.dims import UNCUT, Rule
@@ -31,8 +32,7 @@ class SetItem(Operator):
         """Out of place x is copied; then index and source are read, places written."""
         x, *others = (operand for operand in self.inputs if operand is not None)
         copied = 0 if self.schema.written else 2 * x.nbytes
-        index = next((o for o in others if not o.spec.dtype.is_floating_point), None)
-        touched = 1 if index is None else max((o.spec.layout.shape and _numel(o) for o in others), default=1)
+        touched = max((prod(o.shape) for o in others), default=1)
         return copied + sum(o.nbytes for o in others) + touched * x.spec.itemsize
 
     def whole_rule(self) -> Rule:
@@ -48,13 +48,6 @@ class SetItem(Operator):
         return (frozenset(s for s in slots if s is not None),)
 
 
-def _numel(operand: Any) -> int:
-    total = 1
-    for n in operand.shape:
-        total *= n
-    return total
-
-
 class Scatter(SetItem):
     """scatter, scatter_add and scatter_reduce, with a source or a number."""
 
@@ -65,7 +58,8 @@ class Scatter(SetItem):
         """Other dims side by side."""
         x, i = self.slot("self"), self.slot("index")
         s = self.slot("src")
-        assert x is not None and i is not None
+        assert x is not None
+        assert i is not None
         shapes = [self.shapes[n] for n in (x, i, s) if n is not None]
         ndims = {len(shape or ()) for shape in shapes}
         if ndims == {0} or len(ndims) > 1:
@@ -73,7 +67,8 @@ class Scatter(SetItem):
         ndim = ndims.pop()
         dim = self.arguments["dim"] % ndim
         held = tuple(
-            f"d{d}" if d != dim and len({shape[d] for shape in shapes if shape}) == 1 else UNCUT for d in range(ndim)
+            f"d{d}" if d != dim and len({shape[d] for shape in shapes if shape}) == 1 else UNCUT
+            for d in range(ndim)
         )
         adds = self.adds()
         along = adds and s is not None and (self.shapes[i] or ())[dim] == (self.shapes[s] or ())[dim]
@@ -99,7 +94,12 @@ class IndexAdd(SetItem):
     """index_add, index_copy, index_fill along one dim."""
 
     type = "SetItem"
-    torch_ops = ("aten.index_add", "aten.index_copy", "aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+    torch_ops = (
+        "aten.index_add",
+        "aten.index_copy",
+        "aten.index_fill.int_Scalar",
+        "aten.index_fill.int_Tensor",
+    )
 
     def rule(self) -> Rule:
         """Other dims stay; places may be cut where values are added."""
@@ -141,7 +141,9 @@ class IndexPut(SetItem):
         tail = output[len(output) - len(values) :]
         names: list[Any] = [None] * len(self.inputs)
         names[0] = held
-        names[v] = tuple(n if n and sizes.get(n) == size else UNCUT for n, size in zip(tail, values, strict=True))
+        names[v] = tuple(
+            n if n and sizes.get(n) == size else UNCUT for n, size in zip(tail, values, strict=True)
+        )
         for slot, dims in places.items():
             names[slot] = dims
         summed = {n for dims in places.values() for n in dims if n}
@@ -159,7 +161,7 @@ class IndexPut(SetItem):
     def masked(self, v: int) -> Rule | None:
         """x[mask] = one value: as masked_fill, mask and x side by side from the first dim on."""
         indices = self.arguments["indices"]
-        if self.arguments["accumulate"] or len(indices) != 1 or _numel(self.inputs[v]) != 1:
+        if self.arguments["accumulate"] or len(indices) != 1 or prod(self.shapes[v] or ()) != 1:
             return None
         mask = indices[0].index
         held = tuple(f"d{d}" for d in range(len(self.shapes[0] or ())))

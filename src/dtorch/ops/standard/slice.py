@@ -1,4 +1,4 @@
-"""Basic indexing: slice, select (x[2], x[1:5:2], narrow), what their gradients are, and writing at such a place.
+"""Basic indexing: slice, select (x[2], x[1:5:2], narrow), their gradients, and writing at such a place.
 
     y = x[start:end:step] on one dim        y = x[index] on one dim
 
@@ -31,11 +31,13 @@ class Along(LayoutOperator):
     """Base of operators that take one dim apart: an axis in the way moves to another dim, if it can."""
 
     def unblocked(self, layout: Layout) -> Layout:
-        """Each axis in the way cuts the longest other dim that has an element for every device, else nothing."""
+        """Each axis in the way cuts the longest other dim with an element for every device, else nothing."""
         dim = self.arguments["dim"] % max(layout.ndim, 1)
         for axis in self.blocking(layout):
             layout = layout.drop([axis])
-            others = [d for d in range(layout.ndim) if d != dim and layout.shape[d] >= layout.mesh_shape[axis]]
+            others = [
+                d for d in range(layout.ndim) if d != dim and layout.shape[d] >= layout.mesh_shape[axis]
+            ]
             for other in sorted(others, key=lambda d: -layout.shape[d]):
                 moved = layout.add_shard(axis, other)
                 if moved is not None:
@@ -84,7 +86,7 @@ class SliceBackward(LayoutOperator):
     torch_ops = ("aten.slice_backward",)
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
-        """The layout whose slice is the gradient's: other dims keep theirs, d is uncut or made of such blocks."""
+        """The layout whose slice is the gradient's: d uncut or made of such blocks."""
         a = self.arguments
         shape = tuple(a["input_sizes"])
         dim = a["dim"] % len(shape)
@@ -155,5 +157,6 @@ class SliceScatter(Operator):
     def traffic_bytes(self) -> int:
         """Out of place x is copied; then the selected elements are read and written."""
         x, source = self.inputs
-        assert x is not None and source is not None
+        assert x is not None
+        assert source is not None
         return 2 * x.nbytes + 2 * prod(source.shape) * x.spec.itemsize

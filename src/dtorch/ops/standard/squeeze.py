@@ -35,7 +35,9 @@ class Squeeze(LayoutOperator):
         """A view of the local output's sizes: a device may hold 0 of a dim that has size 1."""
         output = self.outputs[0]
         assert output is not None
-        return Local(coord, overload("aten.view.default"), (Slot(0), list(output.layout.local_shape(coord))), {})
+        return Local(
+            coord, overload("aten.view.default"), (Slot(0), list(output.layout.local_shape(coord))), {}
+        )
 
 
 class Unsqueeze(LayoutOperator):

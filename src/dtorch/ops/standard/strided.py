@@ -17,7 +17,7 @@ as_strided reads the storage, not the tensor: it is a view of the root behind x,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -77,7 +77,7 @@ class Unfold(LayoutOperator):
         forward = self.name == "aten.unfold"
         ndim = layout.ndim if forward else len(output.shape)
         dim = self.arguments["dimension" if forward else "dim"] % max(ndim, 1)
-        if not forward and layout.axes_of(layout.ndim - 1) or ndim and layout.axes_of(dim):
+        if (not forward and layout.axes_of(layout.ndim - 1)) or (ndim and layout.axes_of(dim)):
             return None
         dims = list(layout.dims[: len(output.shape)])
         dims += [((n, ()),) for n in output.shape[len(dims) :]]
@@ -119,14 +119,14 @@ class Conjugate(Identity):
     """Conjugates and negatives as views: the bit is on the local parts."""
 
     type = "View"
-    torch_ops = ("aten._conj", "aten._neg_view")
+    torch_ops: ClassVar[Sequence[str]] = ("aten._conj", "aten._neg_view")
 
 
 class ReshapeAlias(View):
     """A view by sizes whose strides torch has worked out already."""
 
     type = "View"
-    torch_ops = ("aten._reshape_alias",)
+    torch_ops: ClassVar[Sequence[str]] = ("aten._reshape_alias",)
 
     def localize(self, coord: tuple[int, ...]) -> Local:
         """By sizes alone; local strides follow."""

@@ -10,6 +10,7 @@ A view that its layout cannot follow locally becomes a copy that stays tied to i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from dtorch.layout import Layout
 from dtorch.op.choice import Choice
@@ -65,7 +66,7 @@ def _only(layout: Layout, axis: int) -> Layout:
 class View(LayoutOperator):
     """view, and what is a view by its sizes: _unsafe_view, flatten, unflatten."""
 
-    torch_ops = ("aten.view.default", "aten._unsafe_view")
+    torch_ops: ClassVar[Sequence[str]] = ("aten.view.default", "aten._unsafe_view")
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
         """Merge and split dims."""
@@ -86,7 +87,7 @@ class View(LayoutOperator):
 class Identity(LayoutOperator):
     """Views of the whole tensor as it is."""
 
-    torch_ops = ("aten.alias", "aten.detach", "aten.lift_fresh")
+    torch_ops: ClassVar[Sequence[str]] = ("aten.alias", "aten.detach", "aten.lift_fresh")
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
         """Unchanged."""

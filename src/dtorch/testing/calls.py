@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from dtorch.op.call import flatten
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam, Slot, TorchCall, fill
 from dtorch.op.schema import schema_of
+from dtorch.testing.compare import Tolerance, tolerance
 
 Value = torch.Tensor | None
 
@@ -70,9 +72,23 @@ class Call:
         return flatten(self.param.func(*fill(self.param.args, values), **fill(self.param.kwargs, values)))
 
     def key(self) -> str:
-        """What makes two calls the same to a judge: everything but the values."""
+        """What makes two calls the same to a judge: everything but the values of tensors and of most floats."""
         kinds = [None if x is None else (tuple(x.shape), x.dtype, x.stride()) for x in self.inputs]
-        return f"{self.param} {kinds}"
+        return f"{_without_floats(self.param)} {kinds}"
+
+    def tolerance(self, result: Any) -> Tolerance | None:
+        """How far a result may be off: sums of narrow inputs are no better for a wide output."""
+        if not isinstance(result, torch.Tensor) or not (result.is_floating_point() or result.is_complex()):
+            return None
+        return tolerance(result, *(x for x in self.inputs if x is not None))
+
+    @cached_property
+    def is_generic(self) -> bool:
+        """Whether values tell placements apart: hardly any zeros among inputs, outputs not all alike."""
+        inputs = [x for x in self.inputs if x is not None and x.is_floating_point() and x.numel()]
+        alike = any(y.numel() > 1 and bool((y == y.flatten()[0]).all()) for y in self.run() if _is_dense(y))
+        bools = any(y.dtype is torch.bool and y.numel() == 1 for y in self.run() if _is_dense(y))
+        return not alike and not bools and all(bool((x != 0).double().mean() > 0.8) for x in inputs)
 
     def __str__(self) -> str:
         shapes = ", ".join("-" if x is None else str(list(x.shape)) for x in self.inputs)
@@ -87,6 +103,21 @@ class Call:
 def copy(tensor: torch.Tensor) -> torch.Tensor:
     """A plain copy without history, of the same strides where these are dense."""
     return tensor.detach().clone()
+
+
+def _is_dense(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _without_floats(value: Any) -> Any:
+    """The same parameters whether a number is 0.1 or 0.2, but not whether it is 0, 1 or neither."""
+    if isinstance(value, TorchCall):
+        return value.op, _without_floats(value.args), _without_floats(value.kwargs)
+    if isinstance(value, (list, tuple)):
+        return [_without_floats(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _without_floats(item) for name, item in value.items()}
+    return "float" if isinstance(value, float) and value not in (0.0, 1.0) else value
 
 
 def _slots(value: Any, tensors: list[torch.Tensor]) -> Any:

@@ -21,9 +21,9 @@ from dtorch.testing.local import parts_of
 
 
 def distributed(
-    full: torch.Tensor, layout: Layout, mesh: DeviceMesh, generator: torch.Generator, requires_grad: bool = False
+    full: torch.Tensor, layout: Layout, mesh: DeviceMesh, generator: torch.Generator | None, requires_grad: bool = False
 ) -> Tensor:
-    """A leaf of a given value and layout; its pending sums, if any, of mixed sign and unequal size."""
+    """A leaf of a given value and layout; its pending sums, if any, of mixed sign and unequal size (`parts_of`)."""
     full = copy(full)
     spec = Spec(tuple(full.shape), full.stride(), full.dtype, layout, mesh)
     tensor = wrap(Operand(spec, parts_of(full, layout, mesh, generator)), Graph.default_graph())
@@ -93,7 +93,7 @@ class Reference:
                 return f"output {i} says {list(found.shape)} {found.dtype}, not {list(wanted.shape)} {wanted.dtype}"
             if found.requires_grad != (self.cotangents[i] is not None) and any(c is not None for c in self.cotangents):
                 return f"output {i} has requires_grad={found.requires_grad}"
-            why = difference(plain(found), wanted)
+            why = difference(plain(found), wanted, self.call.tolerance(wanted))
             if why is not None:
                 return f"output {i}: {why}"
         return None
@@ -111,7 +111,7 @@ class Reference:
                 return f"gradient {i} is {'absent' if found is None else 'there'}, unlike torch's"
             if found is None or wanted is None:
                 continue
-            why = difference(plain(found), wanted)
+            why = difference(plain(found), wanted, self.call.tolerance(wanted))
             if why is not None:
                 return f"gradient {i}: {why}"
             if found._operand.layout is not leaves[i]._operand.layout:

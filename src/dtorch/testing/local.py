@@ -21,7 +21,7 @@ from dtorch.op.signature import Role, placement_of
 from dtorch.runtime.runner import LocalRunner
 from dtorch.spec import Spec
 from dtorch.testing.calls import Call, copy
-from dtorch.testing.compare import difference
+from dtorch.testing.compare import Tolerance, difference
 
 Layouts = tuple[Layout | None, ...]
 Parts = list[torch.Tensor]
@@ -51,17 +51,31 @@ def region(layout: Layout, coord: tuple[int, ...], full: torch.Tensor) -> torch.
     return copy(piece)
 
 
-def parts_of(full: torch.Tensor, layout: Layout, mesh: DeviceMesh, generator: torch.Generator) -> Parts:
-    """Local tensors in mesh order; pending sums of mixed sign and unequal size, replicas one object."""
+def parts_of(
+    full: torch.Tensor,
+    layout: Layout,
+    mesh: DeviceMesh,
+    generator: torch.Generator | None,
+    apart: Sequence[int] = (),
+) -> Parts:
+    """Local tensors in mesh order; pending sums of mixed sign and unequal size, replicas one object.
+
+    Args:
+        full: the value.
+        layout: how it is laid out.
+        mesh: where.
+        generator: of the pending sums; None for sums that are exact in any precision, 4x, -2x, -x.
+        apart: axes on which replicas are tensors of their own nevertheless.
+    """
     spread = [mesh.shape[axis] for axis in layout.partial]
-    addends = _addends(full, prod(spread), generator)
+    addends = _exact_addends(full, prod(spread)) if generator is None else _addends(full, prod(spread), generator)
     made: dict[Any, torch.Tensor] = {}
     parts = []
     for coord in mesh.coords:
         number = 0
         for axis, size in zip(layout.partial, spread):
             number = number * size + coord[axis]
-        key = (number, tuple(coord[axis] for axis in layout.cut_axes))
+        key = (number, tuple(coord[axis] for axis in (*layout.cut_axes, *apart)))
         if key not in made:
             made[key] = region(layout, coord, addends[number])
         parts.append(made[key])
@@ -82,7 +96,14 @@ def _addends(full: torch.Tensor, count: int, generator: torch.Generator) -> list
     return [*addends, rest]
 
 
-def wrong_value(parts: Sequence[Any], layout: Layout, mesh: DeviceMesh, expected: Any) -> str | None:
+def _exact_addends(full: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """Powers of two times the value: summed in order, nothing is rounded."""
+    return [full.clone()] if count == 1 else [full * 2 ** (count - 1), *(full * -(2**i) for i in range(count - 1)[::-1])]
+
+
+def wrong_value(
+    parts: Sequence[Any], layout: Layout, mesh: DeviceMesh, expected: Any, allowed: Tolerance | None = None
+) -> str | None:
     """Why local tensors are not `expected` under a layout, None if they are."""
     if not isinstance(expected, torch.Tensor):
         return None if all(part == expected for part in parts) else f"{parts} is not {expected}"
@@ -97,7 +118,7 @@ def wrong_value(parts: Sequence[Any], layout: Layout, mesh: DeviceMesh, expected
         rest = tuple(0 if axis in layout.partial else c for axis, c in enumerate(coord))
         sums[rest] = sums[rest] + part if rest in sums else part
     for coord, total in sums.items():
-        found = difference(total, region(layout, coord, expected))
+        found = difference(total, region(layout, coord, expected), allowed)
         if found is not None:
             return f"value at {coord}: {found}"
     return None
@@ -147,12 +168,16 @@ class Bench:
         """Every input whole."""
         return self.layouts([None if x is None else ("R",) * self.mesh.ndim for x in self.call.inputs])
 
-    def wrong(self, inputs: Layouts, outputs: Sequence[Layout]) -> list[str | None]:
+    def wrong(self, inputs: Layouts, outputs: Sequence[Layout], seed: int = 0) -> list[str | None]:
         """For each output why it is wrong under its layout, None where it is right."""
-        generator = torch.Generator().manual_seed(self._seed)
+        generator = torch.Generator().manual_seed(self._seed + seed)
+        # Devices that see different shards each write a replica of their own, or they would write one twice.
+        axes = sorted({axis for lay in inputs if lay is not None for axis in (*lay.cut_axes, *lay.partial)})
         parts = [
-            None if x is None or layout is None else parts_of(x, layout, self.mesh, generator)
-            for x, layout in zip(self.call.inputs, inputs, strict=True)
+            None
+            if x is None or layout is None
+            else parts_of(x, layout, self.mesh, generator, axes if i in self.call.written else ())
+            for i, (x, layout) in enumerate(zip(self.call.inputs, inputs, strict=True))
         ]
         before = [None if p is None else [part.clone() for part in p] for p in parts]
         try:
@@ -168,7 +193,7 @@ class Bench:
             return [f"{len(results)} outputs instead of {len(self.expected)}"] * len(outputs)
         spoiled = self._spoiled(inputs, parts, before)
         return [
-            spoiled or wrong_value(found, layout, self.mesh, full)
+            spoiled or wrong_value(found, layout, self.mesh, full, self.call.tolerance(full))
             for found, layout, full in zip(results, outputs, self.expected, strict=True)
         ]
 
@@ -178,7 +203,7 @@ class Bench:
             if layout is None:
                 continue
             if i in self.call.written:
-                found = wrong_value(parts[i], layout, self.mesh, self._written[i])
+                found = wrong_value(parts[i], layout, self.mesh, self._written[i], self.call.tolerance(self._written[i]))
                 if found is not None:
                     return f"written input {i}: {found}"
             elif any(difference(now, then) for now, then in zip(parts[i], before[i], strict=True)):

@@ -1,0 +1,60 @@
+"""Operators out of PyTorch's own database, forward and backward, on 1 and on 4 devices, equal plain torch.
+
+A seeded sample of 80; DTORCH_CASES=10 tries all. `python -m tests.opinfo` prints a line for each.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests import opinfo
+from tests.support import sample
+
+with opinfo.quiet():
+    from torch.testing._internal.common_methods_invocations import op_db
+
+SEED = 0
+
+# name -> why it cannot work; xfail_strict tells when it does.
+CANNOT: dict[str, str] = {}
+
+ENTRIES = [op for op in op_db if opinfo.refused(op) is None]
+
+
+def entries(size: int) -> list[Any]:
+    chosen = sample(ENTRIES, 80, SEED)
+    return [
+        pytest.param(
+            op,
+            size,
+            id=f"{opinfo.name_of(op)}-{size}",
+            marks=[pytest.mark.xfail(reason=CANNOT[opinfo.name_of(op)])] if opinfo.name_of(op) in CANNOT else [],
+        )
+        for op in chosen
+    ]
+
+
+@pytest.mark.parametrize(("op", "size"), [*entries(1), *entries(4)])
+def test_as_plain_torch(op: Any, size: int) -> None:
+    try:
+        opinfo.check(op, size, SEED)
+    except opinfo.Ineligible as reason:
+        pytest.skip(f"{opinfo.name_of(op)}: {reason}; {opinfo.ELIGIBILITY}")
+
+
+def test_what_cannot_work_is_in_the_database() -> None:
+    assert CANNOT.keys() <= {opinfo.name_of(op) for op in ENTRIES}
+
+
+def test_the_comparison_can_fail() -> None:
+    op = next(op for op in ENTRIES if op.name == "exp")
+    case = opinfo.samples_of(op, SEED)[0]
+    leaves, outputs, gradients = opinfo.reference(op, case)
+    off = [outputs[0] * (1 + 1e-2)]
+    with pytest.raises(AssertionError, match="output 0: .* values differ"):
+        opinfo.compare(op, case, (leaves, off, gradients), opinfo.MESHES[4], SEED)
+    with pytest.raises(AssertionError, match="gradient 0: .* values differ"):
+        opinfo.compare(op, case, (leaves, outputs, [-g for g in gradients]), opinfo.MESHES[4], SEED)
+    with pytest.raises(AssertionError, match="output 0: .* values differ"):
+        opinfo.compare(op, case, (leaves, [torch.nextafter(outputs[0], outputs[0] + 1)], gradients), opinfo.MESHES[1], SEED)

@@ -306,7 +306,7 @@ def test_a_slice_of_a_cut_dim_is_local_only_where_no_device_lacks_anything():
 
 @pytest.mark.parametrize("mesh_shape", [(2,), (3,), (2, 2), (2, 3)])
 def test_every_slice_of_every_small_dim(mesh_shape):
-    for n in (1, 2, 3, 4, 6, 8):
+    for n in (1, 2, 3, 4, 6, 8)[: 7 - len(mesh_shape)]:
         tensor = torch.arange(n)
         layouts = {Layout.of(mesh_shape, [factors]) for factors in all_dims(n, mesh_shape)}
         for start, stop, step in itertools.product(range(n + 1), range(n + 1), (1, 2, 3)):

@@ -379,9 +379,9 @@ def _new(mesh_shape: tuple[int, ...], dims: Dims, partial: tuple[int, ...]) -> L
             roles[axis] = dim
     cut = tuple(axis for axis, role in enumerate(roles) if isinstance(role, int))
     layout = object.__new__(Layout)
-    shape = tuple(map(factors_size, dims))
-    # In the order of the slots.
-    values = (mesh_shape, partial, dims, shape, len(dims), cut, not cut and not partial, tuple(roles), {})
+    shape, whole = tuple(map(factors_size, dims)), not cut and not partial
+    # In the order of the slots; the memo comes last.
+    values: tuple[Any, ...] = mesh_shape, partial, dims, shape, len(dims), cut, whole, tuple(roles), {}
     for name, value in zip(Layout.__slots__, values):
         object.__setattr__(layout, name, value)
     return layout

@@ -10,8 +10,7 @@ import torch
 from dtorch.errors import MeshMismatchError, ShapeError
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh, init_device_mesh
-from dtorch.redistribute import assemble, cost, execute, plan, split
-from dtorch.redistribute_copy import dim_order
+from dtorch.redistribute import assemble, cost, execute, memory_order, plan, split
 from tests.redistribute_oracle import (
     Cut,
     assert_holds,
@@ -246,7 +245,8 @@ def test_memory_order_of_a_copy_is_torch_s(seed: int) -> None:
     rng = random.Random(seed)
     full = torch.zeros([rng.choice([1, 2, 3]) for _ in range(4)]).permute(rng.sample(range(4), 4))
     full = full.expand([rng.choice([n, 2]) if n == 1 else n for n in full.shape])
-    ours, torchs = torch.empty_permuted(full.shape, dim_order(full)).stride(), torch.empty_like(full).stride()
+    order = memory_order(full.shape, full.stride())
+    ours, torchs = torch.empty_permuted(full.shape, order).stride(), torch.empty_like(full).stride()
     long = [dim for dim, size in enumerate(full.shape) if size > 1]
     assert [ours[dim] for dim in long] == [torchs[dim] for dim in long]
 
@@ -296,6 +296,20 @@ def test_cuts_that_do_not_fit_each_other(before: tuple, after: tuple, partial: t
     mesh = init_device_mesh("cpu", (2, 4, 2))
     check_values(src, dst, mesh, mesh)
     check_price(src, dst, exact_pieces=False)
+
+
+def test_what_is_remembered_does_not_depend_on_modes() -> None:
+    mesh = init_device_mesh("cpu", (2, 2))
+    src, dst = Cut((2, 2), (((107, ()), (2, (0,))),)), Cut((2, 2), (((214, (1,)),),))
+    with torch.device("meta"):
+        plan(src.layout, dst.layout, 4)
+        execute(split(torch.zeros(214, device="cpu"), src.layout, mesh), src.layout, dst.layout, mesh)
+    check_values(src, dst, mesh, mesh)
+
+
+def test_a_pending_sum_moves_addend_by_addend() -> None:
+    pending = plain((2,), (8,), "P")
+    check_values(pending, pending, DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [1, 2]))
 
 
 def test_two_dims_that_do_not_fit() -> None:

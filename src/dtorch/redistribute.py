@@ -17,12 +17,24 @@ import torch
 
 from dtorch.errors import MeshMismatchError, ShapeError
 from dtorch.layout import Layout
-from dtorch.redistribute_copy import dim_order, make, result_at
+from dtorch.redistribute_copy import dim_order, make, memory_order, result_at
 from dtorch.redistribute_count import Geometry, one_mesh
 from dtorch.redistribute_price import cheapest
 
 if TYPE_CHECKING:
     from dtorch.mesh import DeviceMesh
+
+__all__ = [
+    "Redistribution",
+    "Step",
+    "assemble",
+    "cost",
+    "dim_order",
+    "execute",
+    "memory_order",
+    "plan",
+    "split",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from math import gcd, lcm, prod
 from typing import NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dtorch.layout_factors import Factors, factor_range, index_runs
 
@@ -169,12 +170,18 @@ def _offset_runs(box: Box) -> list[tuple[int, int, int]]:
 
 def shared_index(a: Box, b: Box) -> tuple[torch.Tensor, torch.Tensor]:
     """What two boxes share, as int64 positions in each of them, ascending; for shapes too ragged for runs."""
+    # The positions are kept and used again: a mode that happens to be on must not make other tensors of them.
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return _shared_index(a, b)
+
+
+def _shared_index(a: Box, b: Box) -> tuple[torch.Tensor, torch.Tensor]:
     swapped = box_size(a) > box_size(b)
     if swapped:
         a, b = b, a
-    element = torch.zeros(1, dtype=torch.int64)
+    element = torch.zeros(1, dtype=torch.int64, device="cpu")
     for n, start, stop in a:
-        element = (element[:, None] * n + torch.arange(start, stop)).flatten()
+        element = (element[:, None] * n + torch.arange(start, stop, device="cpu")).flatten()
     inside = torch.ones_like(element, dtype=torch.bool)
     position, stride = torch.zeros_like(element), prod(n for n, _, _ in b)
     for n, start, stop in b:
@@ -182,5 +189,5 @@ def shared_index(a: Box, b: Box) -> tuple[torch.Tensor, torch.Tensor]:
         digit = element // stride % n
         inside &= (digit >= start) & (digit < stop)
         position = position * (stop - start) + digit - start
-    found = torch.arange(len(element))[inside], position[inside]
+    found = torch.arange(len(element), device="cpu")[inside], position[inside]
     return found[::-1] if swapped else found

@@ -273,16 +273,13 @@ def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
 
 
-def dim_order(part: torch.Tensor) -> tuple[int, ...]:
-    """Dims of a tensor from the largest stride to the smallest, as torch orders them in a copy.
+def memory_order(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """Dims from the largest stride to the smallest, as torch orders them in a copy.
 
     A dim with stride 0 says nothing about its place, and stays where it is.
     """
-    if part.is_contiguous():
-        return tuple(range(part.ndim))
-    stride, sizes = part.stride(), part.shape
-    order = list(range(part.ndim))[::-1]
-    for end in range(1, part.ndim):
+    order = list(range(len(shape)))[::-1]
+    for end in range(1, len(shape)):
         at = end
         for before in range(end - 1, -1, -1):
             a, b = order[before], order[at]
@@ -290,7 +287,12 @@ def dim_order(part: torch.Tensor) -> tuple[int, ...]:
                 continue
             if stride[a] < stride[b]:
                 break
-            if (stride[a], sizes[a]) > (stride[b], sizes[b]):
+            if (stride[a], shape[a]) > (stride[b], shape[b]):
                 order[before], order[at] = b, a
                 at = before
     return tuple(order[::-1])
+
+
+def dim_order(part: torch.Tensor) -> tuple[int, ...]:
+    """The memory order of a tensor."""
+    return tuple(range(part.ndim)) if part.is_contiguous() else memory_order(part.shape, part.stride())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
 
 from dtorch.dispatch import home, operand_of
 from dtorch.op.call import OutputMeta
 from dtorch.op.cost import OperatorCost
-from dtorch.op.dims import Rule
+from dtorch.op.dims import Rule, concretize
 from dtorch.op.factory import OperatorFactory
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Dims, Local, Operator
@@ -19,6 +21,7 @@ from dtorch.runtime.kernel import Kernel, KernelContext, KernelFactory
 from dtorch.tensor import Tensor, wrap
 
 __all__ = [
+    "CustomOperator",
     "Dims",
     "Kernel",
     "KernelContext",
@@ -35,8 +38,52 @@ __all__ = [
     "StreamKey",
     "TorchCall",
     "add_operator",
+    "operand",
     "types",
 ]
+
+
+class CustomOperator(Operator):
+    """Base of an operator with typed parameters, called by these or as a torch operator.
+
+    `add_operator(MyClipParam(-1, 1), x)` and `torch.ops.mylib.my_clip(x, -1, 1)` are then one operator.
+
+    Class attributes:
+        param_type: type of the parameters; its fields bear the names of the torch operator's arguments.
+        torch_ops: the torch operators that it serves, such as `mylib.my_clip`; may be empty.
+        dims: its dims line; tensors bear the names of the torch operator's arguments, in the same order. None
+            where `get_placement_signature` gives the rules.
+    """
+
+    # The base is no type of its own; each subclass gets its class name.
+    type = "General"
+    param_type: ClassVar[type[OpParam]]
+    dims: ClassVar[Dims | None] = None
+
+    @cached_property
+    def values(self) -> Any:
+        """The typed parameters, however the operator was called."""
+        if not isinstance(self.param, TorchCall):
+            return self.param
+        fields = self.param_type.__struct_fields__
+        return self.param_type(**{name: self.arguments[name] for name in fields})
+
+    def rule(self) -> Rule | None:
+        """The dims line, tied to the inputs: by name for a torch call, else by order."""
+        if self.dims is None:
+            return None
+        if isinstance(self.param, TorchCall):
+            return self.rule_from(self.dims)
+        return concretize(self.dims.line, self.shapes, self.dims.linear, self.dims.flops)
+
+    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
+        """Fill `outputs` from the local `inputs` of one device."""
+        raise NotImplementedError(f"{self.type} has no compute")
+
+
+def operand(tensor: Tensor) -> Operand:
+    """The operand behind a distributed tensor, as `OperatorFactory.new_operator` takes it."""
+    return tensor._operand
 
 
 def add_operator(param: OpParam, *inputs: Any) -> Any:

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from dtorch.errors import DtorchError
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operator import Operator
-from dtorch.op.signature import Role, Row, role_text
+from dtorch.op.signature import PlacementSignature, Role, Row, role_text
 from dtorch.testing.calls import Call
 from dtorch.testing.engine import Reference
 from dtorch.testing.local import Bench, Layouts, layout_of, rows
@@ -120,6 +121,11 @@ def _judge_on(
     generator = torch.Generator().manual_seed(seed)
     listed: dict[tuple[Role, ...], Sequence[Layout]] = {}
     shape = bench.mesh.shape
+    if rules.unknown:
+        why = None if reference is None else reference.wrong(bench.whole(), bench.mesh, seed)
+        if why is not None:
+            verdict.wrong.append(Finding(shape, "all whole", f"through the engine: {why}"))
+        return {tuple(None if x is None else "R" for x in bench.call.inputs): []}
     for roles in rows(bench.call, rules.inputs(), max_rows, generator):
         verdict.tried += 1
         layouts = bench.layouts([None if r is None else (r,) for r in roles])
@@ -159,7 +165,19 @@ class Rules:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.by_place = bench.operator_class.place is not Operator.place
-        self.signature = None if self.by_place else bench.operator(bench.whole()).signature
+        self.unknown = False
+        self.signature: PlacementSignature | None = None
+        try:
+            whole = bench.operator(bench.whole())
+            if self.by_place:
+                whole.place()
+            else:
+                self.signature = whole.signature
+        except DtorchError:
+            raise
+        except Exception:
+            # No shape without a run (a mask as index): the engine takes the general path, everything whole.
+            self.unknown = True
 
     def inputs(self) -> list[tuple[Role, ...]]:
         """Rows of input roles that are listed, as far as they are written down."""

@@ -21,6 +21,9 @@ from dtorch.testing.calls import Call, calls_in
 
 FAMILIES = ("pointwise", "shape", "index", "reduce", "product", "nn")
 
+UNINITIALISED = frozenset({"aten.empty_like", "aten.new_empty", "aten.new_empty_strided"})
+"""Their values are whatever the memory held."""
+
 Sample = Callable[["Values"], Any]
 
 
@@ -75,13 +78,15 @@ def run_sample(sample: Sample) -> None:
 
 @cache
 def calls_of(name: str) -> tuple[Call, ...]:
-    """The calls that one sample makes, each kind once; calls without tensors, and of random numbers, left out."""
+    """The calls that one sample makes, each kind once; those without tensors or without determined values left out."""
     calls = calls_in(lambda: run_sample(samples()[name]))
-    return tuple(c for c in calls if c.inputs and not _is_random(c))
+    return tuple(c for c in calls if c.inputs and _is_determined(c))
 
 
-def _is_random(call: Call) -> bool:
-    return isinstance(call.param, TorchCall) and torch.Tag.nondeterministic_seeded in call.param.func.tags
+def _is_determined(call: Call) -> bool:
+    func = call.param.func if isinstance(call.param, TorchCall) else None
+    random = func is not None and torch.Tag.nondeterministic_seeded in func.tags
+    return not random and (func is None or base_name(func) not in UNINITIALISED)
 
 
 def calls_by_operator(names: Iterable[str] | None = None) -> dict[str, list[Call]]:

@@ -69,7 +69,7 @@ SAMPLES: dict[str, Sample] = {
     ],
     "embedding": lambda r: [
         F.embedding(r.ints(7, 4, 3), r(7, 5)), F.embedding(r.ints(7, 4), r(7, 5), padding_idx=2),
-        F.embedding(r.ints(7, 4), r(7, 5), scale_grad_by_freq=True), F.embedding(r.ints(7), r(7, 5)),
+        F.embedding(torch.tensor([1, 3, 1, 5, 3]), r(7, 4), scale_grad_by_freq=True), F.embedding(r.ints(7), r(7, 5)),
     ],
     "one_hot": lambda r: F.one_hot(r.ints(6, 4, 3), 6),
     "sort": lambda r: [

@@ -1,8 +1,9 @@
 """Operators on lists of tensors: one ordinary operator for each tensor.
 
 `torch._foreach_add_(params, grads, alpha=-lr)` becomes `params[i].add_(grads[i], alpha=-lr)`, so that every
-tensor is placed, priced and recorded by the rules it has anyway; lists may mix meshes, and plain tensors. A fused
-optimizer becomes one call per parameter (`ops/standard/optimizer.py`), a gradient scaler's check plain operators.
+tensor is placed, priced and recorded by the rules it has anyway; lists may mix meshes, and plain tensors. A
+fused optimizer becomes one call per parameter (`ops/standard/optimizer.py`), a gradient scaler's check some
+ordinary operators.
 """
 
 from __future__ import annotations

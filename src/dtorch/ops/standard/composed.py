@@ -17,13 +17,13 @@ from dtorch.layout import Layout
 from dtorch.op.choice import Choice, choose
 from dtorch.op.dims import Names, Rule
 from dtorch.op.signature import PlacementSignature, Role, Row
-from dtorch.ops.standard.statistics import Statistics
+from dtorch.ops.standard.pending import PendingRows
 
 Nested = tuple[Names, ...]
 """For each dim of a tensor the names it is composed of, outermost first: (("b",), ("g", "r"), ("s",))."""
 
 
-class Composed(Statistics):
+class Composed(PendingRows):
     """Base of operators with composed dims."""
 
     @abstractmethod
@@ -89,9 +89,7 @@ class Composed(Statistics):
         self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}
     ) -> Choice | None:
         """Choose on the split tensors, then compose their dims again."""
-        if not self.output_metas:
-            self.output_metas = tuple(self.infer_output_meta_info())
-        outputs = [() if m is None else m.shape for m in self.output_metas]
+        outputs = [() if m is None else m.shape for m in self.metas]
         _, nested = self.nested()
         split = [self._split(x, shape) for x, shape in zip(nested, outputs, strict=True)]
 

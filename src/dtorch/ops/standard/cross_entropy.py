@@ -67,7 +67,7 @@ class CrossEntropyBase(Operator):
     def picks(
         self, mine: Sequence[Any], coord: tuple[int, ...]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """For each sample the place of its target among this device's classes, whether it is there, its weight."""
+        """For each sample its target's place among this device's classes, whether it is there, its weight."""
         slot = self.slot("self")
         target = mine[self.slot("target")].long()  # type: ignore[index]
         layout = self.layouts[slot]  # type: ignore[index]
@@ -112,7 +112,7 @@ class CrossEntropy(CrossEntropyBase, Statistics):
         return Rule(tuple(inputs), (samples, ()), stats=frozenset({"c", *target}))
 
     def pending_rows(self) -> Sequence[Row]:
-        """The loss is linear in x, the weight has nothing to do with it; in the weight both are, less a mean."""
+        """The loss is linear in x; in the weight both outputs are, unless for a mean."""
         found = [self.pending("self", outputs="PR")]
         if self.slot("weight") is not None and self.arguments["reduction"] != MEAN:
             found.append(self.pending("weight", outputs="PP" if self.arguments["reduction"] == SUM else "PR"))
@@ -177,7 +177,7 @@ class CrossEntropyBackward(CrossEntropyBase):
         return Rule(tuple(inputs), (names,), tuple(frozenset({i}) for i in groups if i is not None))
 
     def get_placement_signature(self) -> PlacementSignature:
-        """Of x only the shape is read, of the total weight nothing unless for a mean: these may be pending."""
+        """Of x only the shape is read, the total weight only for a mean: these may be pending."""
         found = super().get_placement_signature()
         rows = list(found.rows)
         for name in ("self",) if self.arguments["reduction"] == MEAN else ("self", "total_weight"):

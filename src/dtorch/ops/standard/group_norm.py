@@ -33,10 +33,10 @@ from dtorch.op.group import Group
 from dtorch.op.operator import Local
 from dtorch.op.signature import Row
 from dtorch.ops.standard.composed import Composed, Nested
-from dtorch.ops.standard.statistics import wide
+from dtorch.ops.standard.statistics import Statistics, wide
 
 
-class GroupNormBase(Composed):
+class GroupNormBase(Composed, Statistics):
     """What forward and backward share."""
 
     type = "Normalization"
@@ -78,8 +78,8 @@ class GroupNormBase(Composed):
         return found
 
     def whole(self) -> frozenset[str]:
-        """Channels within a group."""
-        return frozenset({"c"})
+        """Channels within a group; a single group is all of the channels."""
+        return frozenset({"c"} if self.arguments["group"] > 1 else {"c", "g"})
 
     def statistic(self) -> frozenset[str]:
         """Space is combined."""

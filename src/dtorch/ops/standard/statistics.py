@@ -18,16 +18,15 @@ import torch
 
 from dtorch import redistribute
 from dtorch.layout import Layout
-from dtorch.op.call import OutputMeta
 from dtorch.op.dims import UNCUT, Names
 from dtorch.op.group import Group
 from dtorch.op.operator import Operator
-from dtorch.op.signature import PlacementSignature, Row
+from dtorch.ops.standard.pending import PendingRows
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class Statistics(Operator):
+class Statistics(PendingRows):
     """Base of operators with `d~` dims."""
 
     needs_siblings = True
@@ -41,28 +40,6 @@ class Statistics(Operator):
     @abstractmethod
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """What `combine` combines: names of each statistic's dims, and its bytes per element."""
-
-    def pending_rows(self) -> Sequence[Row]:
-        """Rows that a dims line cannot say: some outputs linear in an input, the others without it."""
-        return ()
-
-    def get_placement_signature(self) -> PlacementSignature:
-        """The rows of `rule()`, and `pending_rows()`."""
-        found = super().get_placement_signature()
-        return PlacementSignature(found.n_inputs, found.n_outputs, [*found.rows, *self.pending_rows()])
-
-    def pending(self, *names: str, outputs: str) -> Row:
-        """The row where these arguments, if present, and the outputs marked P are pending, the rest whole."""
-        slots = {self.slot(name) for name in names}
-        inputs = tuple(None if x is None else "P" if i in slots else "R" for i, x in enumerate(self.inputs))
-        return Row(inputs, tuple(outputs))
-
-    @property
-    def metas(self) -> tuple[OutputMeta | None, ...]:
-        """Metadata of the outputs, inferred when first asked for."""
-        if not self.output_metas:
-            self.output_metas = tuple(self.infer_output_meta_info())
-        return self.output_metas
 
     @property
     def dtype(self) -> torch.dtype:

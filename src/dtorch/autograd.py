@@ -31,9 +31,9 @@ def watch(leaf: Tensor) -> None:
     seen = weakref.ref(leaf)
 
     @unserializable_hook  # a copy of the leaf is watched anew
-    def arriving(grad: torch.Tensor) -> torch.Tensor | None:
+    def arriving(grad: torch.Tensor | None) -> torch.Tensor | None:
         owner = seen()
-        if owner is None:
+        if owner is None or grad is None:  # torch hands undefined gradients to hooks too
             return None
         if _may_stay(grad, owner):
             return None

@@ -103,6 +103,4 @@ def _at_home(grad: torch.Tensor, owner: Tensor) -> Tensor:
 
 def _converted(operand: Operand, like: Spec, graph: Graph) -> Operand:
     with graph.lock, torch._C.DisableTorchFunction(), torch.no_grad():
-        parts = graph.constructor.convert(operand, like.layout, like.mesh, keep=False)
-    spec = operand.spec
-    return Operand(Spec(spec.shape, spec.stride, spec.dtype, like.layout, like.mesh), parts)
+        return graph.constructor.convert(operand, like.layout, like.mesh, keep=False)

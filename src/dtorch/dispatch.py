@@ -6,7 +6,7 @@ one-device tensors count as Replicate on the mesh of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ _TENSOR = object()
 _EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
 _CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 
+_MAY_WRITE_PLAIN = ("copy_", "index_copy_", "index_put_", "scatter_", "index_fill_", "masked_scatter_", "put_")
+
 Handler = Callable[[Any, tuple, dict], Any]
 _HANDLERS: dict[Any, Handler] = {}
 
@@ -50,41 +52,94 @@ def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
     _EXCLUDE(_CONJUGATE, False)
     _EXCLUDE(_NEGATIVE, False)
     with torch._C.DisableTorchFunction():
-        handler = _HANDLERS.get(func)
-        if handler is not None:
-            return handler(func, args, kwargs)
-        if registry.is_composite(func):
-            return func.decompose(*args, **kwargs)
-        if schema_of(func).outs:
-            return _into_out(func, args, kwargs)
-        if has_tag(func, torch.Tag.inplace_view):
-            return _in_place_view(func, args, kwargs)
-        return run(func, args, kwargs)
+        return (_HANDLERS.get(func) or _handler(func))(func, args, kwargs)
+
+
+def _handler(func: Any) -> Handler:
+    """What answers an overload that has no handler of its own, remembered."""
+    if registry.is_composite(func):
+        found: Handler = _decompose
+    elif schema_of(func).outs:
+        found = _into_out
+    elif has_tag(func, torch.Tag.inplace_view):
+        found = _in_place_view
+    elif schema_of(func).written and func._opname not in _MAY_WRITE_PLAIN:
+        found = _run_in_place
+    else:
+        found = run
+    return _HANDLERS.setdefault(func, found)
+
+
+def _decompose(func: Any, args: tuple, kwargs: dict) -> Any:
+    return func.decompose(*args, **kwargs)
+
+
+def _run_in_place(func: Any, args: tuple, kwargs: dict) -> Any:
+    _check_plain_writes(func, args, kwargs)
+    return run(func, args, kwargs)
 
 
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
     """Scan, add to the graph, wrap what comes out."""
     tensors: list[torch.Tensor] = []
-    items: list[Any] = [func]
-    call_args = tuple([_scan(a, tensors, items) for a in args])
-    call_kwargs = {}
+    key: list[Any] = [func]
+    for value in args:
+        if type(value) is Tensor:
+            tensors.append(value)
+            key.append(value._operand.spec)
+        else:
+            _scan(value, tensors, key)
     for name, value in kwargs.items():
-        items.append(name)
-        call_kwargs[name] = _scan(value, tensors, items)
-    mesh, graph = home(tensors)
-    operands = [operand_of(t, mesh) for t in tensors]
-    _check_plain_writes(func, args, kwargs)
-    call = TorchCall(_name(func), call_args, call_kwargs)
+        key.append(name)
+        _scan(value, tensors, key)
+    mesh, graph, operands = _operands(tensors, key)
+
+    def make() -> TorchCall:
+        return _call(func, args, kwargs)
+
     with graph.lock:
         if torch.is_autocast_enabled(mesh.device_type):
             with torch.autocast(mesh.device_type, enabled=False):
-                recipe, results = graph.constructor.call(call, tuple(items), operands)
+                recipe, results = graph.constructor.call(key, operands, make)
         else:
-            recipe, results = graph.constructor.call(call, tuple(items), operands)
+            recipe, results = graph.constructor.call(key, operands, make)
+    if results is None:
+        return run(func, args, kwargs)
     for i in recipe.written:
         if not isinstance(tensors[i], Tensor):
             _carry_back(tensors[i], operands[i])
     return wrap_results(recipe, results, tensors, graph)
+
+
+def _operands(tensors: list[torch.Tensor], key: list[Any]) -> tuple[DeviceMesh, Graph, list[Operand]]:
+    """Home and operands of a call; plain tensors' specs are entered into the key."""
+    first = tensors[0]
+    if type(first) is Tensor:
+        mesh, graph = first._operand.spec.mesh, first._graph
+        if all(type(t) is Tensor and t._operand.spec.mesh is mesh for t in tensors):
+            return mesh, graph, [t._operand for t in tensors]  # type: ignore[attr-defined]
+    mesh, graph = home(tensors)
+    operands = [operand_of(t, mesh) for t in tensors]
+    key.append(tuple([o.spec for o in operands]))
+    return mesh, graph, operands
+
+
+def _call(func: Any, args: tuple, kwargs: dict) -> TorchCall:
+    slots = iter(_SLOTS)
+    return TorchCall(
+        _name(func),
+        tuple([_template(value, slots) for value in args]),
+        {name: _template(value, slots) for name, value in kwargs.items()},
+    )
+
+
+def _template(value: Any, slots: Iterator[Slot]) -> Any:
+    """An argument with its tensors replaced by slots, in the order in which `_scan` meets them."""
+    if isinstance(value, torch.Tensor):
+        return next(slots)
+    if type(value) is list or type(value) is tuple:
+        return type(value)([_template(item, slots) for item in value])
+    return value
 
 
 def _carry_back(plain: torch.Tensor, operand: Operand) -> None:
@@ -98,25 +153,27 @@ def _name(func: Any) -> str:
     return f"{func.namespace}.{func._opname}.{func._overloadname}"
 
 
-def _scan(value: Any, tensors: list[torch.Tensor], items: list[Any]) -> Any:
-    """Replace tensors by slots and write down what the key needs: types and bit patterns, not mere equality."""
+def _scan(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
+    """Collect tensors, and write down what the key needs: types and bit patterns, not mere equality."""
     kind = type(value)
-    if isinstance(value, torch.Tensor):
-        items.append(_TENSOR)
+    if kind is Tensor:
         tensors.append(value)
-        return _SLOTS[len(tensors) - 1]
-    if kind is list or kind is tuple:
-        items.append((kind, len(value)))
-        return kind([_scan(item, tensors, items) for item in value])
-    if kind is bool or kind is complex:
-        items.append((kind, repr(value)))
+        key.append(value._operand.spec)
+    elif isinstance(value, torch.Tensor):
+        tensors.append(value)
+        key.append(_TENSOR)
+    elif kind is list or kind is tuple:
+        key.append((kind, len(value)))
+        for item in value:
+            _scan(item, tensors, key)
     elif kind is float:
-        items.append((kind, value.hex()))
+        key.append(value.hex())
+    elif kind is bool or kind is complex:
+        key.append((kind, repr(value)))
     elif kind is torch.Generator:
-        items.append((kind, id(value)))
+        key.append((kind, id(value)))
     else:
-        items.append(value)
-    return value
+        key.append(value)
 
 
 def home(tensors: Sequence[torch.Tensor]) -> tuple[DeviceMesh, Graph]:
@@ -167,7 +224,6 @@ def _replicated(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
     return Operand(Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype, layout, mesh), parts)
 
 
-_MAY_WRITE_PLAIN = ("copy_", "index_copy_", "index_put_", "scatter_", "index_fill_", "masked_scatter_", "put_")
 
 
 def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:

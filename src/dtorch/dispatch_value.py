@@ -62,5 +62,4 @@ def _brought(source: Tensor, target: Tensor) -> Tensor:
         layout = Layout.replicate(mesh.shape, have.shape)
     graph.parts(source._operand)
     with graph.lock:
-        parts = graph.constructor.convert(source._operand, layout, mesh, keep=False, implicit=False)
-    return wrap(Operand(Spec(have.shape, have.stride, have.dtype, layout, mesh), parts), graph)
+        return wrap(graph.constructor.convert(source._operand, layout, mesh, keep=False, implicit=False), graph)

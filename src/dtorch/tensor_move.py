@@ -52,8 +52,7 @@ class _Redistribute(torch.autograd.Function):
             if target is operand.layout and not ctx.moved:
                 return wrap(Operand(spec, operand.parts, operand.buffer, operand.offset), graph)
             graph.parts(operand)
-            parts = graph.constructor.convert(operand, target, mesh, keep=False, implicit=False)
-        return wrap(Operand(Spec(spec.shape, spec.stride, spec.dtype, target, mesh), parts), graph)
+            return wrap(graph.constructor.convert(operand, target, mesh, keep=False, implicit=False), graph)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dtorch import redistribute
-from dtorch.layout import Layout
 from dtorch.op.call import flatten
 from dtorch.op.operand import Operand, Parts
 from dtorch.op.operator import Operator
@@ -65,11 +64,12 @@ def touched(constructor: GraphConstructor, operand: Operand) -> None:
     upstream.seen = base.buffer.version
 
 
-def overwrite(constructor: GraphConstructor, operand: Operand, layout: Layout, parts: Parts) -> None:
-    """Write a value, given under some layout, into an operand and all its aliases."""
-    spec = operand.spec
+def overwrite(constructor: GraphConstructor, operand: Operand, value: Operand) -> None:
+    """Write a value, under whatever layout, into an operand and all its aliases."""
     assert operand.parts is not None
-    _copy_into(operand.parts, redistribute.execute(parts, layout, spec.layout, spec.mesh, spec.mesh))
+    moved = constructor.convert(value, operand.layout, keep=False)
+    assert moved.parts is not None
+    _copy_into(operand.parts, moved.parts)
     touched(constructor, operand)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 MAX_RECIPES = 20_000
 """Recipes kept, least recently built first to go; a Llama training step has about 300."""
 
+_current_backward = torch._C._current_graph_task_id
+_default_dtype = torch.get_default_dtype
+
 Results = list[Any]
 """Per output: an Operand, an int (the input that it is), or a plain value."""
 
@@ -52,32 +55,41 @@ class GraphConstructor:
 
     # -- adding ---------------------------------------------------------------------------------------------
 
-    def call(self, call: TorchCall, key: Any, operands: Sequence[Operand]) -> tuple[Recipe, Results]:
-        """Run a torch call on operands; the caller holds the graph's lock.
+    def call(
+        self, key: list[Any], operands: Sequence[Operand], make: Callable[[], OpParam]
+    ) -> tuple[Recipe, Results | None]:
+        """Add a call to the graph and run it; the caller holds the graph's lock.
 
         Args:
-            call: the overload and its arguments, tensors as slots into `operands`.
-            key: hashable value that determines `call`.
+            key: hashable items that determine the call: the operator, its arguments, the operands' specs. What
+                the answer depends on beside these is added here.
             operands: the tensors.
+            make: makes the operator's parameters, asked on a miss.
 
         Returns:
-            The recipe, and for each output an operand, the number of the input it is, or a plain value.
+            The recipe, and for each output an operand, the number of the input it is, or a plain value. None
+            for the outputs where pending sums had to be reduced in place first: operands have other specs now,
+            so the call is to be made again.
         """
-        for operand in operands:
+        for i, operand in enumerate(operands):
             if operand.buffer.upstream is not None:
                 aliasing.refresh(self, operand)
-        around = self._surroundings()
-        held = _held(operands)
-        full_key = (key, tuple([o.spec for o in operands]), held, around)
+            if operand.converted is not None and operand.conversions():
+                key.append((i, *operand.converted))
+        in_backward = _current_backward() != -1
+        around = (self.graph.policy, in_backward, _default_dtype())
+        key.append(around)
+        full_key = tuple(key)
         recipe = self._recipes.get(full_key)
         if recipe is None:
-            recipe = build(call, [o.spec for o in operands], dict(held), around)
+            held = {i: tuple(o.conversions() or ()) for i, o in enumerate(operands)}
+            recipe = build(make(), [o.spec for o in operands], held, Surroundings(*around))
             self._keep(full_key, recipe)
         if recipe.reduce_first:
             for i in recipe.reduce_first:
                 aliasing.reduce_in_place(self, operands[i])
-            return self.call(call, key, operands)
-        return recipe, self._run(recipe, operands, around.in_backward)
+            return recipe, None
+        return recipe, self._run(recipe, operands, in_backward)
 
     def add_operator(self, param: OpParam, operands: Sequence[Operand | None]) -> list[Any]:
         """Create, infer and run an operator of dtorch's own or of a user; its class is found by `param`.
@@ -87,14 +99,14 @@ class GraphConstructor:
         """
         if isinstance(param, TorchCall):
             present = [o for o in operands if o is not None]
-            return self.call(param, (param.op, repr(param.args), repr(param.kwargs)), present)[1]
-        present = [o for o in operands if o is not None]
-        around = self._surroundings()
-        recipe = build(param, [None if o is None else o.spec for o in operands], dict(_held(present)), around)
-        return self._run(recipe, operands, around.in_backward)
-
-    def _surroundings(self) -> Surroundings:
-        return Surroundings(self.graph.policy, torch._C._current_graph_task_id() != -1, torch.get_default_dtype())
+            key = [param.op, repr(param.args), repr(param.kwargs), *(o.spec for o in present)]
+            results = self.call(key, present, lambda: param)[1]
+            return self.add_operator(param, operands) if results is None else results
+        in_backward = _current_backward() != -1
+        around = Surroundings(self.graph.policy, in_backward, _default_dtype())
+        held = {i: tuple(o.conversions() or ()) for i, o in enumerate(operands) if o is not None}
+        recipe = build(param, [None if o is None else o.spec for o in operands], held, around)
+        return self._run(recipe, operands, in_backward)
 
     def _keep(self, key: Any, recipe: Recipe) -> None:
         with self._lock:
@@ -112,34 +124,42 @@ class GraphConstructor:
     # -- running --------------------------------------------------------------------------------------------
 
     def _run(self, recipe: Recipe, operands: Sequence[Operand | None], in_backward: bool) -> Results:
+        given = operands
+        if recipe.conversions:
+            operands = self._legal(recipe, operands)
         operator = recipe.operator
-        parts: list[Parts | None] = [None if o is None else o.parts for o in operands]
-        for i, target in recipe.conversions:
-            operand = operands[i]
-            assert operand is not None
-            parts[i] = self.convert(operand, target, cause=operator, keep=i not in recipe.write_back)
-        if recipe.program is None:
-            recipe.program = self.runner.prepare(operator, operator.layouts)
+        program = recipe.program
+        if program is None:
+            program = recipe.program = self.runner.prepare(operator, operator.layouts)
         try:
-            results = self.runner.run(recipe.program, parts)
+            results = self.runner.run(program, [None if o is None else o.parts for o in operands])
         except Exception as error:
             raise explain(error, operator) from error
         if recipe.written:
-            self._written(recipe, operands, parts)
+            self._written(recipe, given, operands)
         if not recipe.checked:
             confirm(recipe, results)
         if self.graph.recorders:
-            self._record(operator, operands, results, in_backward)
-        return self._outputs(recipe, operands, results)
+            self._record(operator, given, results, in_backward)
+        return self._outputs(recipe, given, results)
 
-    def _written(self, recipe: Recipe, operands: Sequence[Operand | None], parts: Sequence[Parts | None]) -> None:
+    def _legal(self, recipe: Recipe, operands: Sequence[Operand | None]) -> list[Operand | None]:
+        """The operands, converted where the recipe says so."""
+        legal = list(operands)
+        for i, target in recipe.conversions:
+            operand = operands[i]
+            assert operand is not None
+            legal[i] = self.convert(operand, target, cause=recipe.operator, keep=i not in recipe.write_back)
+        return legal
+
+    def _written(
+        self, recipe: Recipe, given: Sequence[Operand | None], legal: Sequence[Operand | None]
+    ) -> None:
         for i in recipe.written:
-            operand, now = operands[i], parts[i]
+            operand, now = given[i], legal[i]
             assert operand is not None and now is not None
             if i in recipe.write_back:
-                source = recipe.operator.layouts[i]
-                assert source is not None
-                aliasing.overwrite(self, operand, source, now)
+                aliasing.overwrite(self, operand, now)
             else:
                 aliasing.touched(self, operand)
 
@@ -157,8 +177,7 @@ class GraphConstructor:
                 assert plan.spec is not None
                 fresh = Operand(plan.spec, parts)
                 if plan.target is not None:
-                    moved = self.convert(fresh, plan.target, cause=recipe.operator, keep=False)
-                    fresh = Operand(_with_layout(plan.spec, plan.target), moved)
+                    fresh = self.convert(fresh, plan.target, cause=recipe.operator, keep=False)
                 found.append(fresh)
             else:
                 found.append(self._view(recipe, plan, operands[plan.index], number, parts))
@@ -199,8 +218,8 @@ class GraphConstructor:
         cause: Operator | None = None,
         keep: bool = True,
         implicit: bool = True,
-    ) -> Parts:
-        """Parts of an operand under another layout, a visible node; from the nearest copy that is held.
+    ) -> Operand:
+        """The operand under another layout, a visible node; from the nearest copy that is held.
 
         Args:
             operand: what to convert.
@@ -210,31 +229,32 @@ class GraphConstructor:
             keep: whether later consumers may share the result, which then must not be written.
             implicit: whether dtorch chose the conversion.
         """
-        if operand.buffer.upstream is not None:
-            aliasing.refresh(self, operand)
-        spec, parts = operand.spec, operand.parts
-        assert parts is not None
-        there = operand.conversions() or {}
-        if mesh is None or mesh == spec.mesh:
-            if keep and target in there:
-                return there[target]
-            nearest = min(
-                (spec.layout, *there), key=lambda have: redistribute.cost(have, target, spec.itemsize)
-            )
-            if nearest is not spec.layout:
-                spec, parts = _with_layout(spec, nearest), there[nearest]
-        operator = self._convert_operator(spec, target, mesh, implicit)
-        moved = redistribute.execute(parts, spec.layout, target, spec.mesh, operator.target_mesh)
-        if moved is parts and not keep:
-            moved = copied(parts)
+        source, here = operand, mesh is None or mesh == operand.spec.mesh
+        held = operand.conversions() if here else None
+        if held:
+            if keep and target in held:
+                return held[target]
+            itemsize = operand.spec.itemsize
+            source = min((operand, *held.values()), key=lambda o: redistribute.cost(o.layout, target, itemsize))
+        operator = self._convert_operator(source.spec, target, mesh, implicit)
+        assert source.parts is not None
+        moved = redistribute.execute(
+            source.parts,
+            source.layout,
+            target,
+            source.spec.mesh,
+            operator.target_mesh,
+            order=redistribute.memory_order(source.spec.shape, source.spec.stride),
+        )
+        result = Operand(operator.target_spec, copied(moved) if moved is source.parts else moved)
         if self.graph.recorders:
-            node = Node(operator, (spec,), (operator.outputs[0].spec,), cause, torch._C._current_graph_task_id() != -1)
+            node = Node(operator, (source.spec,), (result.spec,), cause, _current_backward() != -1)
             for recorder in self.graph.recorders:
                 recorder.nodes.append(node)
-        if keep and operator.plan.bytes_total and (mesh is None or mesh == spec.mesh):
+        if keep and here and operator.plan.bytes_total:
             # What was sent once need not be sent again; local conversions are cheaper made than held.
-            operand.keep_conversion(target, moved)
-        return moved
+            operand.keep_conversion(result)
+        return result
 
     def _convert_operator(self, spec: Spec, target: Layout, mesh: DeviceMesh | None, implicit: bool) -> Convert:
         key = (spec, target, mesh, implicit)
@@ -254,20 +274,6 @@ class GraphConstructor:
             aliasing.refresh(self, operand)
         assert operand.parts is not None
         return redistribute.assemble(operand.parts, operand.layout, operand.spec.mesh)
-
-
-def _held(operands: Sequence[Operand]) -> tuple[tuple[int, tuple[Layout, ...]], ...]:
-    found = []
-    for i, operand in enumerate(operands):
-        if operand.converted is not None:
-            there = operand.conversions()
-            if there:
-                found.append((i, tuple(there)))
-    return tuple(found)
-
-
-def _with_layout(spec: Spec, layout: Layout) -> Spec:
-    return Spec(spec.shape, spec.stride, spec.dtype, layout, spec.mesh)
 
 
 def _whole_spec(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:

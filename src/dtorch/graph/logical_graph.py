@@ -12,6 +12,7 @@ from typing import NamedTuple
 from dtorch.op.cost import OperatorCost
 from dtorch.op.operator import Operator
 from dtorch.ops.standard.convert import Convert
+from dtorch.ops.system.get_tensor import GetTensor
 from dtorch.spec import Spec
 
 
@@ -36,7 +37,8 @@ class Communication(NamedTuple):
     """One exchange between devices.
 
     Attributes:
-        kind: all_reduce, all_gather, reduce_scatter, all_to_all, exchange, transfer, or statistics.
+        kind: all_reduce, all_gather, reduce_scatter, all_to_all, exchange, transfer, statistics, or get (a
+            value read, received by the first device).
         axes: names (or numbers) of the mesh axes, joined by "+".
         implicit: whether dtorch chose it.
         cause: type of the operator that needed it, or "" where the user asked.
@@ -100,6 +102,9 @@ def communication_of(node: Node) -> Communication | None:
         return Communication(
             operator.kind, axes, operator.implicit, cause, operator.plan.bytes_total, node.in_backward
         )
+    if isinstance(operator, GetTensor):
+        received = operator.plan.bytes_total
+        return Communication("get", "", False, "", received, node.in_backward) if received else None
     sent = operator.statistics_bytes()
     if not sent:
         return None

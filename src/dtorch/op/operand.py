@@ -71,7 +71,7 @@ class Operand:
         buffer: the storages the parts live in.
         offset: the storage offset that torch would report, in elements.
         producer: the operator that has it as output; consumers: those that have it as input.
-        converted: layout -> parts, conversions already made at `converted_at` of the buffer's version.
+        converted: layout -> operand, conversions already made at `converted_at` of the buffer's version.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class Operand:
         self.spec = spec
         self.parts = parts
         self.offset = offset
-        self.converted: dict[Layout, Parts] | None = None
+        self.converted: dict[Layout, Operand] | None = None
         self.converted_at = 0
         self.producer: Any = None
         self.consumers: tuple[Any, ...] = ()
@@ -100,19 +100,19 @@ class Operand:
             self.buffer = Buffer(spec, parts) if buffer is None else buffer
             self.buffer.add(self)
 
-    def conversions(self) -> dict[Layout, Parts] | None:
+    def conversions(self) -> dict[Layout, Operand] | None:
         """Conversions of the present value that are still held, or None."""
         if self.converted is not None and self.converted_at != self.buffer.version:
             self.converted = None
         return self.converted
 
-    def keep_conversion(self, layout: Layout, parts: Parts) -> None:
+    def keep_conversion(self, converted: Operand) -> None:
         """Hold a conversion for later consumers, until the value is written."""
         if self.conversions() is None:
             self.converted = {}
             self.converted_at = self.buffer.version
         assert self.converted is not None
-        self.converted[layout] = parts
+        self.converted[converted.spec.layout] = converted
 
     @property
     def is_distributed(self) -> bool:

@@ -21,7 +21,7 @@ from dtorch.runtime.kernel import Kernel, KernelContext, KernelFactory
 class Program:
     """One operator made runnable: its kernels, and which devices share a result."""
 
-    __slots__ = ("group", "kernels", "operator", "owner", "positions", "shared")
+    __slots__ = ("group", "kernels", "operator", "order", "owner", "positions", "special_order")
 
     def __init__(self, operator: Operator, layouts: Sequence[Any]) -> None:
         mesh = operator.mesh
@@ -33,7 +33,10 @@ class Program:
             self.owner = tuple(range(mesh.size))
         self.positions = tuple(sorted(set(self.owner)))
         self.kernels = tuple(self._kernel(position) for position in self.positions)
-        self.shared = self._sharing() if mesh.shares_storage else {}
+        where = {position: i for i, position in enumerate(self.positions)}
+        shared = self._sharing() if mesh.shares_storage else {}
+        self.order = [where[owner] for owner in self.owner]
+        self.special_order = {number: [where[owner] for owner in owners] for number, owners in shared.items()}
         self.group = Group([kernel.local for kernel in self.kernels]) if operator.needs_siblings else None
 
     def _sharing(self) -> dict[int, list[int]]:
@@ -74,12 +77,8 @@ class LocalRunner:
         else:
             for kernel, mine, out in zip(program.kernels, local, results, strict=True):
                 kernel.compute(mine, out)
-        if len(program.owner) == 1:
-            return [[item] for item in results[0]]
-        where = {position: i for i, position in enumerate(program.positions)}
-        order = [where[owner] for owner in program.owner]
-        orders = {number: [where[owner] for owner in owners] for number, owners in program.shared.items()}
-        return [[results[i][j] for i in orders.get(j, order)] for j in range(len(results[0]))]
+        order, special = program.order, program.special_order
+        return [[results[i][j] for i in special.get(j, order)] for j in range(len(results[0]))]
 
 
 def autocast_is_on(device_type: str) -> bool:

@@ -44,6 +44,9 @@ class Convert(Operator):
         self.source = source.spec
         self.target: Layout = param.target
         self.target_mesh: DeviceMesh = param.mesh or source.spec.mesh
+        self.target_spec = Spec(
+            self.source.shape, self.source.stride, self.source.dtype, self.target, self.target_mesh
+        )
         self.plan = redistribute.plan(
             source.layout, self.target, source.spec.itemsize, source.spec.mesh, self.target_mesh
         )
@@ -76,8 +79,7 @@ class Convert(Operator):
         meta = self.infer_output_meta_info()[0]
         assert meta is not None
         self.output_metas = (meta,)
-        spec = Spec(meta.shape, meta.stride, meta.dtype, self.target, self.target_mesh)
-        self.outputs = (Operand(spec),)
+        self.outputs = (Operand(self.target_spec),)
 
     def price(self) -> OperatorCost:
         """Bytes of the operands, and those received: by all devices together, and by the largest."""

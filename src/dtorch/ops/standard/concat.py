@@ -12,6 +12,7 @@ Placements  on one mesh axis, d the cat dim, e any other
     S(e)                       S(e)
     P                          P       also P and R mixed: a whole value counts once
     S(d), all cut alike        S(d)    one block for each x, each cut as x was; never communicates
+    S(d), all others empty     S(d)
 """
 
 from __future__ import annotations
@@ -37,8 +38,12 @@ class Concat(Operator):
         dim = self.arguments["dim"] % max(len(output.shape), 1)
         names = tuple(UNCUT if d == dim else f"d{d}" for d in range(len(output.shape)))
         held = (*names[:dim], *names[dim + 1 :]) if stacked else names
-        inputs = tuple(held if len(s or ()) == len(held) else (UNCUT,) * len(s or ()) for s in self.shapes)
-        return Rule(inputs, (names,), (frozenset(range(len(inputs))),))
+        inputs = [held if len(s or ()) == len(held) else (UNCUT,) * len(s or ()) for s in self.shapes]
+        filled = [i for i, s in enumerate(self.shapes) if inputs[i] and s and len(s) == len(names) and s[dim]]
+        if not stacked and len(filled) == 1:
+            # Beside it there are only empty tensors (a new cache, say): the output is that one input.
+            names = inputs[filled[0]] = tuple(f"d{d}" for d in range(len(names)))
+        return Rule(tuple(inputs), (names,), (frozenset(range(len(inputs))),))
 
     def place(
         self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}

@@ -207,9 +207,9 @@ def test_calls_of_a_program_are_taken_down() -> None:
         (x @ w).relu().sum().backward()
 
     ops = [found.param.op for found in calls_in(program) if isinstance(found.param, TorchCall)]
-    assert ops[:3] == ["aten.mm.default", "aten.relu.default", "aten.sum.default"]
+    assert [op for op in ops if "detach" not in op][:3] == ["aten.mm.default", "aten.relu.default", "aten.sum.default"]
     assert "aten.threshold_backward.default" in ops
-    assert "aten.mm.default" in ops[3:]
+    assert ops.count("aten.mm.default") == 3
 
 
 def test_a_verdict_reads_well() -> None:

@@ -241,8 +241,10 @@ def rows(call: Call, keep: Sequence[tuple[Role, ...]], limit: int, generator: to
     ]
     if prod(map(len, roles)) <= limit:
         return list(product(*roles))
-    found = dict.fromkeys(keep)
-    for row in keep:
+    # Operators that write their rules down nowhere have at least these: all inputs alike.
+    alike = [tuple(None if o == [None] else w if w in o else "R" for o in roles) for w in ("R", 0, 1, "P")]
+    found = dict.fromkeys([*keep, *alike])
+    for row in list(found)[: len(keep) + 1]:
         for i, options in enumerate(roles):
             found.update(dict.fromkeys(row[:i] + (role,) + row[i + 1 :] for role in options))
     chosen = list(found)[:limit]

@@ -44,7 +44,9 @@ class FactoryMode(TorchFunctionMode):
             return func(*args, **kwargs)
         mesh = self.graph.default_device_mesh
         if mesh is None or _elsewhere(args, kwargs, mesh.device_type):
-            with creation.default_dtype(None if "dtype" in kwargs else self.graph.default_dtype):
+            with creation.default_dtype(
+                None if kwargs.get("dtype") is not None else self.graph.default_dtype
+            ):
                 return func(*args, **kwargs)
         kwargs.pop("device", None)
         own = _PART_BY_PART.get(func)

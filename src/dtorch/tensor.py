@@ -326,11 +326,9 @@ class Tensor(torch.Tensor):
             part.share_memory_()
         return self
 
-    def __copy__(self) -> Tensor:
-        return tensor_state.shallow_copy(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return tensor_state.deep_copy(self, memo)
+    __copy__ = tensor_state.shallow_copy
+    __deepcopy__ = tensor_state.deep_copy
+    __dlpack__ = tensor_state.dlpack
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return tensor_state.reduce(self)

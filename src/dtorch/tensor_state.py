@@ -31,6 +31,19 @@ def read(tensor: Tensor) -> torch.Tensor:
     return tensor._graph.read(tensor._operand)
 
 
+def dlpack(tensor: Tensor, *, copy: bool | None = None, **options: Any) -> Any:
+    """The full value for another library: a copy, since there is no one memory to share.
+
+    Raises:
+        BufferError: the tensor requires grad, or `copy` is False.
+    """
+    if tensor.requires_grad:
+        raise BufferError("a tensor that requires grad cannot be exported: use tensor.detach()")
+    if copy is False:
+        raise BufferError("a distributed tensor has no memory to share; its value is always a copy")
+    return read(tensor).__dlpack__(**options)
+
+
 def shared(tensor: Tensor) -> Tensor:
     """Another tensor on the same storage, with a version counter of its own."""
     from dtorch.tensor import wrap

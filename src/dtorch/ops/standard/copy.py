@@ -4,7 +4,8 @@
 
 Shapes      x [...], y [...] broadcast to x
 FLOPs       none; touched are y read and x written
-Placements  on one mesh axis; x keeps its own, y is brought to it
+Placements  on one mesh axis; x keeps its own, y is brought to it (from another
+            mesh by dispatch_value.py)
 
     x       y       x after
     R       R       R
@@ -15,16 +16,9 @@ Placements  on one mesh axis; x keeps its own, y is brought to it
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-
-from dtorch.dispatch import handles, run
-from dtorch.layout import Layout
 from dtorch.op.dims import UNCUT, Rule
 from dtorch.op.operator import Operator
 from dtorch.ops.standard.linear_pointwise import _holds
-from dtorch.tensor import Tensor
 
 
 class Copy(Operator):
@@ -50,18 +44,3 @@ class Copy(Operator):
     def traffic_bytes(self) -> int:
         """y read, x written."""
         return sum(o.nbytes for o in self.inputs if o is not None)
-
-
-@handles(torch.ops.aten.copy_.default)
-def copy_(func: Any, args: tuple, kwargs: dict) -> Any:
-    """Bring the source to the target's mesh first."""
-    target, source = args[:2]
-    if isinstance(target, Tensor) and isinstance(source, Tensor) and source.device_mesh != target.device_mesh:
-        operand = target._operand
-        layout = operand.layout.without_partial()
-        if source.shape != target.shape:
-            layout = Layout.replicate(layout.mesh_shape, tuple(source.shape))
-        with torch.no_grad():
-            there = Tensor.redistribute(source.detach(), target.device_mesh, layout)  # type: ignore[arg-type]
-        args = (target, there, *args[2:])
-    return run(func, args, kwargs)

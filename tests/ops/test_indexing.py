@@ -115,6 +115,8 @@ def test_writes_like_torch(fn, tensors, mesh, places):
 
 
 LOCAL = {
+    "index of the cut dim": (lambda x, i: x[i], [A, I5], ("S0", "R")),
+    "gather of the cut dim": (lambda x, i: x.gather(1, i), [B, G], ("S1", "R")),
     "index": (lambda x, i: x[i], [A, I5], ("S1", "R")),
     "index by cut ids": (lambda x, i: x[i], [A, I5], ("R", "S0")),
     "index pending": (lambda x, i: x[i, i], [A, I5], ("P", "R")),

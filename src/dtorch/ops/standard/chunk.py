@@ -33,6 +33,10 @@ class Chunk(Along):
         "aten.unsafe_split_with_sizes",
     )
 
+    def view_of(self) -> int:
+        """Also what torch does not declare as views is made of x's storage."""
+        return 0
+
     def bounds(self) -> list[tuple[int, int]]:
         """(start, stop) of every piece in the global dim."""
         dim = self.arguments["dim"]

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 from dtorch.op.dims import Rule
 from dtorch.op.operator import Dims, Local, Operator
-from dtorch.ops.standard.gather import masked_lookup
+from dtorch.ops.standard.gather import masked_rows
 
 
 class Embedding(Operator):
@@ -42,7 +42,7 @@ class Embedding(Operator):
         if not layout.axes_of(0):
             super().compute(inputs, outputs, local)
             return
-        rows = masked_lookup(weight, ids.reshape(-1), layout, 0, local.coord)
+        rows = masked_rows(weight, ids.reshape(-1), layout, 0, local.coord)
         outputs[:] = [rows.view(*ids.shape, weight.shape[1])]
 
     def traffic_bytes(self) -> int:

@@ -18,7 +18,7 @@ Placements  on one mesh axis, e a dim of x that is not indexed, d one that is, b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -27,6 +27,7 @@ import torch
 from dtorch.layout import Layout
 from dtorch.op.dims import UNCUT, Rule, broadcast_names
 from dtorch.op.operator import Local, Operator
+from dtorch.op.signature import PlacementSignature, Row
 
 _BOOLEAN = (torch.bool, torch.uint8)
 
@@ -35,6 +36,10 @@ class Indexing(Operator):
     """Base: reads at integer places."""
 
     type = "GetItem"
+
+    def looked_up(self) -> str:
+        """Name of the dim that is looked up: it may be cut, except where values cannot be summed."""
+        return UNCUT if self.inputs[0] is None or self.inputs[0].spec.dtype is torch.bool else "v"
 
     def traffic_bytes(self) -> int:
         """Index tensors read, selected elements read and written."""
@@ -54,10 +59,34 @@ class Index(Indexing):
             return None
         held, indices, output = names
         inputs: list[Any] = [None] * len(self.inputs)
-        inputs[0] = held
+        dim = self.only()
+        inputs[0] = held if dim is None else (*held[:dim], self.looked_up(), *held[dim + 1 :])
         for slot, dims in indices.items():
             inputs[slot] = dims
         return Rule(tuple(inputs), (output,), (frozenset((0,)),))
+
+    def only(self) -> int | None:
+        """The dim that is indexed, if there is only one."""
+        dims = [d for d, slot in enumerate(self.arguments["indices"]) if slot is not None]
+        return dims[0] if len(dims) == 1 else None
+
+    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
+        """By torch where what is indexed is whole."""
+        layout, dim = self.layouts[0], self.only()
+        if layout is None or dim is None or not layout.axes_of(dim):
+            super().compute(inputs, outputs, local)
+            return
+        x, index = inputs
+        place = torch.where(index < 0, index + layout.shape[dim], index).to(torch.int64)
+        rows = masked_rows(x, place.reshape(-1), layout, dim, local.coord)
+        outputs[:] = [rows.unflatten(dim, index.shape) if index.ndim else rows.squeeze(dim)]
+
+    def get_placement_signature(self) -> PlacementSignature:
+        """Where a mask decides the size of the result, torch cannot infer it: whole inputs only."""
+        if self.cached_rule is not None:
+            return self.cached_rule.signature()
+        whole = Row(tuple(None if x is None else "R" for x in self.inputs), ("R",))
+        return PlacementSignature(len(self.inputs), 1, [whole])
 
     def dtypes(self) -> list[Any]:
         """Of the inputs."""
@@ -97,18 +126,25 @@ class Gather(Indexing):
 
     def rule(self) -> Rule:
         """Other dims may be cut where index and x are equally long."""
-        return side_by_side(self.shapes, 0, 1, self.arguments["dim"])
+        x, i = self.shapes[0] or (), self.shapes[1] or ()
+        if len(x) != len(i) or not x:
+            return Rule(((UNCUT,) * len(x), (UNCUT,) * len(i)), ((UNCUT,) * len(i),), (frozenset((0,)),))
+        dim = self.arguments["dim"] % len(x)
+        held = [f"d{d}" if x[d] == i[d] else UNCUT for d in range(len(x))]
+        read = (*held[:dim], "i", *held[dim + 1 :])
+        held[dim] = self.looked_up()
+        return Rule((tuple(held), read), (read,), (frozenset((0,)),))
 
-
-def side_by_side(shapes: Sequence[Any], target: int, index: int, dim: int) -> Rule:
-    """Rule of y[b] = x[b with b_dim = i[b]]."""
-    x, i = shapes[target], shapes[index]
-    if len(x) != len(i) or not x:
-        return Rule(((UNCUT,) * len(x), (UNCUT,) * len(i)), ((UNCUT,) * len(i),), (frozenset((target,)),))
-    dim %= len(x)
-    held = tuple(f"d{d}" if d != dim and x[d] == i[d] else UNCUT for d in range(len(x)))
-    read = tuple("i" if d == dim else held[d] for d in range(len(x)))
-    return Rule((held, read), (read,), (frozenset((target,)),))
+    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
+        """By torch where dim is whole."""
+        layout, (x, index) = self.layouts[0], inputs
+        assert layout is not None
+        dim = self.arguments["dim"] % max(layout.ndim, 1)
+        if not layout.ndim or not layout.axes_of(dim):
+            super().compute(inputs, outputs, local)
+            return
+        zeros = x.new_zeros(index.shape)
+        outputs[:] = [masked_lookup(lambda i: x.gather(dim, i), index, zeros, layout, dim, local.coord)]
 
 
 class IndexSelect(Indexing):
@@ -123,7 +159,7 @@ class IndexSelect(Indexing):
             whole = (UNCUT,) * len(x)
             return Rule((whole, (UNCUT,) * len(i)), (whole,), (frozenset((0,)),))
         dim = self.arguments["dim"] % len(x)
-        held = tuple(f"d{d}" if d != dim else "v" for d in range(len(x)))
+        held = tuple(f"d{d}" if d != dim else self.looked_up() for d in range(len(x)))
         return Rule(
             (held, ("i",)), (tuple("i" if d == dim else n for d, n in enumerate(held)),), (frozenset((0,)),)
         )
@@ -136,38 +172,53 @@ class IndexSelect(Indexing):
         if not layout.ndim or not layout.axes_of(dim):
             super().compute(inputs, outputs, local)
             return
-        outputs[:] = [masked_lookup(inputs[0], inputs[1], layout, dim, local.coord)]
+        outputs[:] = [masked_rows(inputs[0], inputs[1], layout, dim, local.coord)]
 
 
 def masked_lookup(
-    x: torch.Tensor, index: torch.Tensor, layout: Layout, dim: int, coord: Sequence[int]
+    pick: Callable[[torch.Tensor], torch.Tensor],
+    index: torch.Tensor,
+    result: torch.Tensor,
+    layout: Layout,
+    dim: int,
+    coord: Sequence[int],
 ) -> torch.Tensor:
-    """index_select of the rows that this device holds, zeros for the others.
+    """What is at global places of a dim that is cut: what this device holds, zeros for the others.
 
     Args:
-        x: the local part, [... n_local ...] at `dim`.
-        index: global ids, 1-D; all within the global size, or an error as torch's.
-        layout: of the whole x.
-        dim: the dim that is looked up.
+        pick: what the local part has at local places.
+        index: global places.
+        result: zeros of the shape that `pick` gives.
+        layout: of the whole tensor.
+        dim: its dim that is looked up.
         coord: the device.
+
+    Raises:
+        IndexError: a place beyond the global size; on cpu only, a GPU would have to wait for the answer.
     """
     if index.device.type == "cpu" and index.numel():
         low, high = (int(v) for v in index.aminmax())
         if low < 0 or high >= layout.shape[dim]:
-            raise IndexError("index out of range in self")
-    shape = (*x.shape[:dim], index.numel(), *x.shape[dim + 1 :])
-    result = x.new_zeros(shape)
-    start_here = 0
+            wrong = low if low < 0 else high
+            raise IndexError(f"index {wrong} is out of range for dim {dim} of size {layout.shape[dim]}")
+    before = 0
     for start, stop in layout.local_indices(dim, coord):
-        length = stop - start
         mine = (index >= start) & (index < stop)
-        place = torch.where(mine, index - start + start_here, start_here)
-        rows = x.index_select(dim, place)
-        mask = mine.view(-1, *(1,) * (x.ndim - 1 - dim))
-        # A hole in a row that is not asked for may hold nan: choose, do not multiply.
-        result = torch.where(mask, rows, result)
-        start_here += length
+        found = pick(torch.where(mine, index - start + before, before))
+        if index.ndim == 1:
+            mine = mine.view(-1, *(1,) * (result.ndim - 1 - dim))
+        # What is not asked for may hold nan: choose, do not multiply.
+        result = torch.where(mine, found, result)
+        before += stop - start
     return result
+
+
+def masked_rows(
+    x: torch.Tensor, index: torch.Tensor, layout: Layout, dim: int, coord: Sequence[int]
+) -> torch.Tensor:
+    """`masked_lookup` of index_select: x the local part, index 1-D."""
+    zeros = x.new_zeros((*x.shape[:dim], index.numel(), *x.shape[dim + 1 :]))
+    return masked_lookup(lambda place: x.index_select(dim, place), index, zeros, layout, dim, coord)
 
 
 class Take(Indexing):

@@ -85,7 +85,9 @@ class Scatter(SetItem):
 
     def linear(self) -> tuple[frozenset[int], ...]:
         """x and source together, unless they are multiplied or compared."""
-        if self.adds() or (self.name == "aten.scatter" and self.arguments.get("reduce") is None):
+        x, how = self.inputs[0], self.arguments.get("reduce")
+        averages = how == "mean" and x is not None and x.spec.dtype.is_floating_point
+        if self.adds() or averages or how == "sum" or (self.name == "aten.scatter" and how is None):
             return self.groups("self", "src") if "src" in self.arguments else self.groups("self", "value")
         return ()
 

@@ -11,8 +11,6 @@ import torch
 
 from dtorch.dispatch import handles, run
 from dtorch.layout import Layout
-from dtorch.op.operand import Operand
-from dtorch.spec import Spec
 from dtorch.tensor import Tensor, wrap
 from dtorch.tensor_state import read
 
@@ -62,4 +60,6 @@ def _brought(source: Tensor, target: Tensor) -> Tensor:
         layout = Layout.replicate(mesh.shape, have.shape)
     graph.parts(source._operand)
     with graph.lock:
-        return wrap(graph.constructor.convert(source._operand, layout, mesh, keep=False, implicit=False), graph)
+        return wrap(
+            graph.constructor.convert(source._operand, layout, mesh, keep=False, implicit=False), graph
+        )

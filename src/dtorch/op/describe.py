@@ -33,7 +33,8 @@ def parameters(operator: Operator) -> list[str]:
     if not isinstance(operator.param, TorchCall):
         return []
     found = []
-    for name, value in operator.arguments.items():
+    for name in operator.schema.names:
+        value = operator.arguments.get(name)
         if name in _HIDDEN or _holds_slot(value):
             continue
         if value is None or (name in operator.schema.defaults and value == operator.schema.defaults[name]):

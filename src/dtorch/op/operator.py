@@ -363,7 +363,8 @@ class Operator:
 
     def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
         """Fill `outputs` from the local `inputs` of one device; by default the torch operator is called."""
-        assert local.call is not None
+        if local.call is None:
+            raise NotImplementedError(f"{self.type} has no compute")
         outputs[:] = flatten(local.call(inputs))
 
     def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:

@@ -30,6 +30,7 @@ from dtorch.op.group import Group
 from dtorch.ops.standard.max_min import neutral
 from dtorch.ops.standard.statistics import (
     Statistics,
+    count,
     dim_names,
     global_positions,
     kept_names,
@@ -56,8 +57,10 @@ class ArgMax(Statistics):
         """Whether the dims stay with size 1."""
         return bool(self.arguments.get("keepdim"))
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule | None:
         """All dims may be cut; over the searched ones statistics are combined."""
+        if not count(self.shapes[0] or (), self.reduced):
+            return None  # of no elements there is no first; torch says so
         names = dim_names(len(self.shapes[0] or ()))
         kept = kept_names(names, self.reduced, self.keepdim)
         stats = frozenset(names[d] for d in self.reduced)

@@ -24,7 +24,7 @@ import torch
 from dtorch.op.call import flatten
 from dtorch.op.dims import Names, Rule
 from dtorch.op.group import Group
-from dtorch.ops.standard.statistics import Statistics, dim_names, kept_names, named_dims, reduced_shape
+from dtorch.ops.standard.statistics import Statistics, count, dim_names, kept_names, named_dims, reduced_shape
 
 _KINDS = {
     "aten.max": ("max",), "aten.amax": ("max",), "aten.any": ("max",),
@@ -50,6 +50,8 @@ class MaxMin(Statistics):
         """All dims may be cut; over the reduced ones statistics are combined."""
         if self.arguments.get("dim") == [] and self.name in ("aten.any", "aten.all"):
             return None  # no dims is no reduction for these two, all dims for the others
+        if not count(self.shapes[0] or (), self.reduced):
+            return None  # of no elements there is no largest; torch says so
         names = dim_names(len(self.shapes[0] or ()))
         kept = kept_names(names, self.reduced, bool(self.arguments.get("keepdim")))
         stats = frozenset(names[d] for d in self.reduced)

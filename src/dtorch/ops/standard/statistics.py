@@ -131,7 +131,7 @@ def reduced_shape(shape: Sequence[int], dims: Iterable[int], keepdim: bool) -> t
 def global_positions(layout: Layout, dim: int, coord: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Global indices of `dim` that the device at `coord` holds, ascending, int64."""
     runs = [torch.arange(start, stop, device=device) for start, stop in layout.local_indices(dim, coord)]
-    return torch.cat(runs) if len(runs) != 1 else runs[0]
+    return runs[0] if len(runs) == 1 else torch.cat([torch.arange(0, device=device), *runs])
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

@@ -18,11 +18,12 @@ Price       two all-reduces, of the mean and of the squares
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dtorch.op.dims import Names, Rule
 from dtorch.op.group import Group
+from dtorch.op.operator import Local
 from dtorch.ops.standard.statistics import (
     Statistics,
     count,
@@ -59,6 +60,14 @@ class Variance(Statistics):
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """Mean and squares."""
         return [(self.output_names, wide(self.dtype).itemsize)] * 2
+
+    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
+        """torch's own, which would warn of a shard without rows."""
+        if inputs[0].numel() or 0 in (self.shapes[0] or ()):
+            super().compute(inputs, outputs, local)
+            return
+        shape = reduced_shape(inputs[0].shape, self.reduced, bool(self.arguments.get("keepdim")))
+        outputs[:] = [inputs[0].new_empty(shape, dtype=self.dtype) for _ in self.metas]
 
     def combine(
         self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]

@@ -60,6 +60,5 @@ def _brought(source: Tensor, target: Tensor) -> Tensor:
         layout = Layout.replicate(mesh.shape, have.shape)
     graph.parts(source._operand)
     with graph.lock:
-        return wrap(
-            graph.constructor.convert(source._operand, layout, mesh, keep=False, implicit=False), graph
-        )
+        moved = graph.constructor.convert(source._operand, layout, mesh, keep=False, implicit=False)
+    return wrap(moved, graph)

@@ -88,7 +88,9 @@ class Call:
         inputs = [x for x in self.inputs if x is not None and x.is_floating_point() and x.numel()]
         alike = any(y.numel() > 1 and bool((y == y.flatten()[0]).all()) for y in self.run() if _is_dense(y))
         bools = any(y.dtype is torch.bool and y.numel() == 1 for y in self.run() if _is_dense(y))
-        return not alike and not bools and all(bool((x != 0).double().mean() > 0.8) for x in inputs)
+        masks = [x for x in self.inputs if x is not None and x.dtype is torch.bool and x.numel() > 1]
+        flat = any(bool(x.all()) or not bool(x.any()) for x in masks)
+        return not (alike or bools or flat) and all(bool((x != 0).double().mean() > 0.8) for x in inputs)
 
     def __str__(self) -> str:
         shapes = ", ".join("-" if x is None else str(list(x.shape)) for x in self.inputs)

@@ -131,7 +131,7 @@ def _judge_on(
         layouts = bench.layouts([None if r is None else (r,) for r in roles])
         outputs = rules.outputs(roles, layouts)
         if outputs is None:
-            right = _always_right(bench, layouts) if bench.call.is_generic else None
+            right = _always_right(bench, layouts) if bench.call.is_generic and not _cuts_one(bench.call, roles) else None
             if right is not None:
                 verdict.missing.append(Finding(shape, rule_text(roles, right), ""))
             continue
@@ -146,6 +146,14 @@ def _judge_on(
         if found:
             verdict.wrong.append(Finding(shape, text, found[0]))
     return listed
+
+
+def _cuts_one(call: Call, roles: tuple[Role, ...]) -> bool:
+    """Whether a dim of size 1 is cut: broadcasting makes much right by accident then."""
+    return any(
+        isinstance(role, int) and x is not None and x.shape[role] == 1
+        for x, role in zip(call.inputs, roles, strict=True)
+    )
 
 
 def _always_right(bench: Bench, layouts: Layouts) -> list[Layout] | None:

@@ -1,4 +1,4 @@
-"""The operator layer's public names, for operators of your own; docs/how_to_add_operator.md walks through one."""
+"""The operator layer's public names, for operators of your own: docs/how_to_add_operator.md."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ __all__ = [
 ]
 
 
+# In the class below `type` is the name of an operator type.
+ParamType = type[OpParam]
+
+
 class CustomOperator(Operator):
     """Base of an operator with typed parameters, called by these or as a torch operator.
 
@@ -57,7 +61,7 @@ class CustomOperator(Operator):
 
     # The base is no type of its own; each subclass gets its class name.
     type = "General"
-    param_type: ClassVar[type[OpParam]]
+    param_type: ClassVar[ParamType]
     dims: ClassVar[Dims | None] = None
 
     @cached_property

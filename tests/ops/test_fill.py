@@ -8,11 +8,12 @@ import dtorch
 from dtorch.graph.graph import Graph
 from tests.dist import assert_like_torch, communications, over, place, plain, spread
 
-A = torch.randn(6, 5, requires_grad=True)
+DRAW = torch.Generator().manual_seed(0)
+A = torch.randn(6, 5, requires_grad=True, generator=DRAW)
 X = A.detach()
-T = torch.randn(3, 5, 4).transpose(0, 2)
-H = torch.randn(5)
-C = torch.randn(2, 7, 5, requires_grad=True)
+T = torch.randn(3, 5, 4, generator=DRAW).transpose(0, 2)
+H = torch.randn(5, generator=DRAW)
+C = torch.randn(2, 7, 5, requires_grad=True, generator=DRAW)
 
 
 def _copied(x, y):

@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from dtorch.graph.graph import Graph
 from tests.dist import assert_like_torch, communications, over, place
 
-A = torch.randn(6, 5, 4, requires_grad=True)
-B = torch.randn(6, 5, requires_grad=True)
-V = torch.randn(7, requires_grad=True)
-W = torch.randn(8, 4, requires_grad=True)
+DRAW = torch.Generator().manual_seed(0)
+A = torch.randn(6, 5, 4, requires_grad=True, generator=DRAW)
+B = torch.randn(6, 5, requires_grad=True, generator=DRAW)
+V = torch.randn(7, requires_grad=True, generator=DRAW)
+W = torch.randn(8, 4, requires_grad=True, generator=DRAW)
 IDS = torch.tensor([[0, 7, 3], [3, 3, 1]])
 ONE_DEVICE = torch.tensor([2, 3, 2, 3, 3])
 I5 = torch.tensor([4, 0, 2, 2, 1])
@@ -21,8 +22,8 @@ G = torch.tensor(
 SHORT = G[:4, :2]
 MASK = torch.tensor([True, False, True, True, False, True])
 MASK2 = torch.rand(6, 5, generator=torch.Generator().manual_seed(0)) > 0.5
-S = torch.randn(6, 5, requires_grad=True)
-ROWS = torch.randn(5, 5, requires_grad=True)
+S = torch.randn(6, 5, requires_grad=True, generator=DRAW)
+ROWS = torch.randn(5, 5, requires_grad=True, generator=DRAW)
 
 CASES = {
     "index": (lambda x, i: x[i], [A, I5]),

@@ -326,9 +326,13 @@ class Operator:
         return choose(self.signature, self.layouts, shapes, cost, self.owed, pinned)
 
     def owed(self, number: int, layout: Layout) -> int:
-        """Bytes that the pending sums of an output will cost, once, when they are reduced."""
+        """Bytes that the pending sums of an output will cost, once, when they are reduced, or scattered."""
         meta = self.output_metas[number]
-        return 0 if meta is None else redistribute.cost(layout, layout.without_partial(), meta.dtype.itemsize)
+        if meta is None:
+            return 0
+        slot = self.slot(self.gradient_of[number]) if number in self.gradient_of else None
+        target = None if slot is None else scattered(layout, self.layouts[slot])
+        return redistribute.cost(layout, (target or layout).without_partial(), meta.dtype.itemsize)
 
     def output_targets(self, given: Sequence[Layout | None], in_backward: bool) -> list[Layout | None]:
         """Layouts to which the outputs are brought at once; None where they stay.

@@ -62,7 +62,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), over(CASES, 12))
+@pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), over(CASES, 8))
 def test_like_torch(fn, tensors, mesh, places):
     assert_like_torch(fn, tensors, mesh, places)
 

@@ -44,6 +44,8 @@ NONE, MEAN, SUM = 0, 1, 2
 class CrossEntropyBase(Operator):
     """What forward and backward share."""
 
+    type = "CrossEntropy"
+
     def names(self) -> list[Names | None] | None:
         """Names of the inputs' dims; None for a target that is no index for each sample."""
         ndim = len(self.shapes[self.slot("self")] or ())  # type: ignore[index]
@@ -100,6 +102,7 @@ class CrossEntropyBase(Operator):
 class CrossEntropy(CrossEntropyBase, Statistics):
     """The loss."""
 
+    type = "CrossEntropy"
     torch_ops = ("aten.nll_loss_forward", "aten.nll_loss2d_forward")
 
     def rule(self) -> Rule | None:

@@ -28,11 +28,13 @@ from typing import Any, ClassVar
 
 import torch
 
+from dtorch.op.call import OutputMeta
 from dtorch.op.dims import Names
 from dtorch.op.group import Group
 from dtorch.op.operator import Local
 from dtorch.op.signature import Row
 from dtorch.ops.standard.composed import Composed, Nested
+from dtorch.ops.standard.normalization import statistics_as_cpu
 from dtorch.ops.standard.statistics import Statistics, wide
 
 
@@ -137,12 +139,17 @@ class GroupNormBase(Composed, Statistics):
 class GroupNorm(GroupNormBase):
     """Forward."""
 
+    type = "Normalization"
     torch_ops = ("aten.native_group_norm",)
 
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
         """By the arguments."""
         known = self.known()
         return self.nested_inputs(), [known["input"], known["mean"], known["rstd"]]
+
+    def infer_output_meta_info(self) -> list[OutputMeta | None]:
+        """torch's, less what its kernels for the CPU do otherwise."""
+        return statistics_as_cpu(self, super().infer_output_meta_info())
 
     def pending_rows(self) -> Sequence[Row]:
         """y is linear in weight and bias together, statistics are without them."""
@@ -171,6 +178,7 @@ class GroupNorm(GroupNormBase):
 class GroupNormBackward(GroupNormBase):
     """Backward."""
 
+    type = "Normalization"
     torch_ops = ("aten.native_group_norm_backward",)
     gradient_of: ClassVar[Mapping[int, str]] = {0: "input", 1: "weight"}
 

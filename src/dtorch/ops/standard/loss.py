@@ -32,6 +32,8 @@ NONE, MEAN, SUM = 0, 1, 2
 class LossBase(Operator):
     """What forward and backward share."""
 
+    type = "Loss"
+
     @property
     def number(self) -> int:
         """Number of elements that a mean is taken over."""
@@ -47,6 +49,7 @@ class LossBase(Operator):
 class Loss(LossBase):
     """The losses."""
 
+    type = "Loss"
     reduces = True
     torch_ops = (
         "aten.mse_loss", "aten.smooth_l1_loss", "aten.huber_loss", "aten.binary_cross_entropy",

@@ -27,8 +27,10 @@ from typing import Any, ClassVar
 
 import torch
 
+from dtorch.op.call import OutputMeta
 from dtorch.op.dims import UNCUT, Names, Rule
 from dtorch.op.group import Group
+from dtorch.op.operator import Operator
 from dtorch.op.signature import Row
 from dtorch.ops.standard.statistics import Statistics, wide
 
@@ -107,6 +109,7 @@ class NormalizationBase(Statistics):
 class Normalization(NormalizationBase):
     """Forward."""
 
+    type = "Normalization"
     torch_ops = ("aten.native_layer_norm", "aten._fused_rms_norm")
 
     def rule(self) -> Rule:
@@ -114,6 +117,10 @@ class Normalization(NormalizationBase):
         x = (*self.batch, *self.last)
         inputs = self.named_inputs(input=x, weight=self.last, bias=self.last)
         return Rule(inputs, (x, *[self.rows] * (2 if self.centred else 1)), stats=frozenset(self.last))
+
+    def infer_output_meta_info(self) -> list[OutputMeta | None]:
+        """torch's, less what its kernels for the CPU do otherwise."""
+        return statistics_as_cpu(self, super().infer_output_meta_info())
 
     def pending_rows(self) -> Sequence[Row]:
         """y is linear in weight and bias together, statistics are without them."""
@@ -142,6 +149,7 @@ class Normalization(NormalizationBase):
 class NormalizationBackward(NormalizationBase):
     """Backward."""
 
+    type = "Normalization"
     torch_ops = ("aten.native_layer_norm_backward", "aten._fused_rms_norm_backward")
     gradient_of: ClassVar[Mapping[int, str]] = {0: "input", 1: "weight", 2: "bias"}
 
@@ -181,6 +189,15 @@ class NormalizationBackward(NormalizationBase):
             assert scale is not None
             found = [scale * (g - m - h * a), _sum(dy * h, leading), _sum(dy, leading)]
             out[:] = self.cast(found[: len(self.output_metas)])
+
+
+def statistics_as_cpu(operator: Operator, metas: list[OutputMeta | None]) -> list[OutputMeta | None]:
+    """On the CPU statistics of halves are halves too, unless the weights are float32."""
+    if operator.mesh.device_type != "cpu":
+        return metas
+    dtypes = {x.spec.dtype for x in operator.inputs if x is not None}
+    dtype = torch.float32 if len(dtypes) > 1 else dtypes.pop()
+    return [metas[0], *(None if meta is None else meta._replace(dtype=dtype) for meta in metas[1:])]
 
 
 def _sum(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:

@@ -174,6 +174,7 @@ class SdpaBase(Composed):
 class Sdpa(SdpaBase):
     """Forward."""
 
+    type = "Sdpa"
     torch_ops = (
         "aten._scaled_dot_product_flash_attention_for_cpu",
         "aten._scaled_dot_product_flash_attention.default",
@@ -204,6 +205,7 @@ class Sdpa(SdpaBase):
 class SdpaBackward(SdpaBase):
     """Backward."""
 
+    type = "Sdpa"
     torch_ops = (
         "aten._scaled_dot_product_flash_attention_for_cpu_backward",
         "aten._scaled_dot_product_flash_attention_backward.default",

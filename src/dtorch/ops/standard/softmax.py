@@ -32,6 +32,8 @@ from dtorch.ops.standard.statistics import Statistics, dim_names, wide
 class SoftmaxBase(Statistics):
     """What forward and backward share."""
 
+    type = "Softmax"
+
     @property
     def dim(self) -> int:
         """The dim along which values sum to 1."""
@@ -55,6 +57,7 @@ class SoftmaxBase(Statistics):
 class Softmax(SoftmaxBase):
     """The softmax family, forward."""
 
+    type = "Softmax"
     torch_ops = ("aten._softmax", "aten._log_softmax", "aten._safe_softmax")
 
     def statistics(self) -> Iterable[tuple[Names, int]]:

@@ -99,7 +99,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
 
     with graph.lock:
         if torch.is_autocast_enabled(mesh.device_type):
-            with torch.autocast(mesh.device_type, enabled=False):
+            with torch._C._DisableAutocast():
                 recipe, results = graph.constructor.call(key, operands, make)
         else:
             recipe, results = graph.constructor.call(key, operands, make)

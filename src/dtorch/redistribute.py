@@ -19,6 +19,7 @@ from dtorch.errors import MeshMismatchError, ShapeError
 from dtorch.layout import Layout
 from dtorch.redistribute_copy import dim_order, make, memory_order, result_at
 from dtorch.redistribute_count import Geometry, one_mesh
+from dtorch.redistribute_local import LocalWork
 from dtorch.redistribute_price import cheapest
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def execute(
     positions = dst.distinct() if dst_mesh.shares_storage else range(dst_mesh.size)
     order = _order_of(parts) if order is None else tuple(order)
     made: dict[int, torch.Tensor] = {}
-    with torch.no_grad():
+    with LocalWork():
         for position in positions:
             if position not in made:
                 result = result_at(src, dst, geometry, position)
@@ -197,13 +198,13 @@ def assemble(parts: Sequence[torch.Tensor], layout: Layout, mesh: DeviceMesh) ->
         return _copy_to(parts[0], device)
     whole = Layout.replicate(layout.mesh_shape, layout.shape)
     result = result_at(layout, whole, _checked(layout, whole, mesh, mesh), 0)
-    with torch.no_grad():
+    with LocalWork():
         return make(result, parts, _order_of(parts), parts[0].dtype, device)
 
 
 def _copy_to(full: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A compact copy in the same order of dims."""
-    with torch.no_grad():
+    with LocalWork():
         out = torch.empty_permuted(full.shape, dim_order(full), dtype=full.dtype, device=device)
         return out.copy_(full)
 

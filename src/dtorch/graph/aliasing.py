@@ -12,6 +12,7 @@ from dtorch.op.call import flatten
 from dtorch.op.operand import Operand, Parts
 from dtorch.op.operator import Operator
 from dtorch.op.param import fill
+from dtorch.redistribute_local import LocalWork
 from dtorch.spec import Spec
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def refresh(constructor: GraphConstructor, operand: Operand) -> None:
     if base.buffer.version == upstream.seen:
         return
     buffer = operand.buffer
-    full = upstream.view(_full(constructor, base))
-    _copy_into(buffer.root_parts, redistribute.split(full, buffer.root_spec.layout, buffer.root_spec.mesh))
+    with LocalWork():
+        full = upstream.view(_full(constructor, base))
+        _copy_into(buffer.root_parts, redistribute.split(full, buffer.root_spec.layout, buffer.root_spec.mesh))
     buffer.version += 1
     upstream.seen = base.buffer.version
 

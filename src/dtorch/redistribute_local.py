@@ -1,0 +1,31 @@
+"""Local work: plain torch calls on the parts of a tensor, as if nothing surrounded them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_GUARDS = (
+    torch._C._AutoDispatchBelowADInplaceOrView,  # no history, and parts made in inference mode may be written
+    torch._C._DisableAutocast,
+    torch._C._DisableTorchDispatch,  # the user's dispatch modes
+    torch._C.DisableTorchFunction,  # the user's function modes, torch.device(...) among them
+)
+
+
+class LocalWork:
+    """Context in which torch calls on plain tensors see neither autograd, autocast nor modes."""
+
+    __slots__ = ("_entered",)
+
+    def __enter__(self) -> None:
+        self._entered: list[Any] = []
+        for kind in _GUARDS:
+            guard = kind()  # made when its turn has come, since some work from here on
+            guard.__enter__()
+            self._entered.append(guard)
+
+    def __exit__(self, *error: Any) -> None:
+        for guard in reversed(self._entered):
+            guard.__exit__(*error)

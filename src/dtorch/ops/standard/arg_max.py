@@ -95,7 +95,9 @@ class ArgMax(Statistics):
         assert layout is not None
         extreme, find = (torch.amax, torch.argmax) if kind == "max" else (torch.amin, torch.argmin)
         dim = self.arguments.get("dim")
-        value, index = extreme(x, self.reduced, self.keepdim), find(x, dim, self.keepdim)
+        # max(dim) takes bools, argmax does not.
+        ranked = x.to(torch.uint8) if x.dtype is torch.bool and "arg" not in self.name else x
+        value, index = extreme(x, self.reduced, self.keepdim), find(ranked, dim, self.keepdim)
         if dim is not None:
             return value, global_positions(layout, self.reduced[0], coord, x.device)[index]
         return value, _flat(index, x.shape, layout, coord)

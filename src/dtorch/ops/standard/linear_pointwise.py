@@ -10,6 +10,7 @@ Placements  as every element-wise operator (`pointwise.py`), and for pending sum
     addcdiv                 P, P, R -> P
     where                   R, P, P -> P
     masked_fill with 0      P, R -> P
+    masked_fill by tensor   P, R, P -> P
     to a wider float        P -> P      a narrower one rounds, so the sum comes first
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import torch
 
+from dtorch.op.param import Slot
 from dtorch.ops.standard.pointwise import Pointwise
 
 
@@ -52,8 +54,11 @@ class Masked(Pointwise):
     torch_ops = ("aten.masked_fill",)
 
     def linear_inputs(self) -> list[set[int]]:
-        """Filling with 0 is linear; any other value would be filled in once per device."""
-        return [self.slots("self")] if self.arguments["value"] == 0 else []
+        """Filling with 0 or a pending value is linear; any other value would be filled in once per device."""
+        value = self.arguments["value"]
+        if isinstance(value, Slot):
+            return [self.slots("self", "value")]
+        return [self.slots("self")] if value == 0 else []
 
 
 class Cast(Pointwise):

@@ -315,3 +315,19 @@ def _in_place_view(func: Any, args: tuple, kwargs: dict) -> Any:
         func(*args, **kwargs)
     target._operand = view._operand
     return target
+
+
+@handles(torch.ops.aten.as_strided.default)
+def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
+    """A view of the root's storage, whatever part of it the given tensor is."""
+    x, size, stride = args[:3]
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    if not isinstance(x, Tensor):
+        return run(func, args, kwargs)
+    operand = x._operand
+    where = operand.offset if offset is None else offset
+    while (upstream := operand.buffer.upstream) is not None:
+        operand = upstream.base
+    buffer = operand.buffer
+    root = wrap(Operand(buffer.root_spec, buffer.root_parts, buffer), x._graph)
+    return run(func, (root, size, stride, where), {})

@@ -11,7 +11,8 @@ Placements  on one mesh axis, d a dim that the view takes apart, e any other
     P       P
     S(d)    R       a copy that stays tied to x (`op/operand.py`)
 
-as_strided reads the storage, not the tensor: it is a view of the root behind x, and needs that whole.
+as_strided reads the storage, not the tensor: it is a view of the root behind x (`dispatch.py`), and needs
+that whole.
 """
 
 from __future__ import annotations
@@ -21,12 +22,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from dtorch.dispatch import handles, run
 from dtorch.layout import Layout
-from dtorch.op.operand import Operand
 from dtorch.op.operator import Local, Operator
 from dtorch.ops.standard.view import Identity, LayoutOperator, View
-from dtorch.tensor import Tensor, wrap
 
 
 class Diagonal(LayoutOperator):
@@ -134,19 +132,3 @@ class ReshapeAlias(View):
         assert output is not None
         size = list(output.layout.local_shape(coord))
         return Local(coord, torch.ops.aten.view.default, (self.call.args[0], size), {})
-
-
-@handles(torch.ops.aten.as_strided.default)
-def as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
-    """A view of the root's storage, whatever part of it the given tensor is."""
-    x, size, stride = args[:3]
-    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
-    if not isinstance(x, Tensor):
-        return run(func, args, kwargs)
-    operand = x._operand
-    where = operand.offset if offset is None else offset
-    while (upstream := operand.buffer.upstream) is not None:
-        operand = upstream.base
-    buffer = operand.buffer
-    root = wrap(Operand(buffer.root_spec, buffer.root_parts, buffer), x._graph)
-    return run(func, (root, size, stride, where), {})

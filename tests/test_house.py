@@ -25,7 +25,7 @@ FLOORS = (
     ("graph",),
     ("plan",),
     ("runtime",),
-    ("autograd", "dispatch", "tensor", "creation", "policy"),
+    ("autograd", "dispatch", "tensor", "creation", "policy", "foreach"),
     ("nn",),
     ("perf",),
     ("report",),

@@ -83,8 +83,12 @@ class NormalizationBase(Statistics):
 
     def value(self, mine: Sequence[Any], name: str) -> torch.Tensor | None:
         """A local input by name, halves as float32; None where absent."""
-        slot = self.slot(name)
-        return None if slot is None else mine[slot].to(wide(mine[slot].dtype))
+        return None if self.slot(name) is None else self.given(mine, name)
+
+    def given(self, mine: Sequence[Any], name: str) -> torch.Tensor:
+        """The same, for an input that is never absent."""
+        x = mine[self.slot(name)]  # type: ignore[index]
+        return x.to(wide(x.dtype))
 
     def named_inputs(self, **known: Names) -> tuple[Names | None, ...]:
         """Names of the inputs' dims."""
@@ -174,19 +178,15 @@ class NormalizationBackward(NormalizationBase):
         """Two means of all, then each shard for itself."""
         hats, grads = [], []
         for mine in inputs:
-            x, mean, scale = (self.value(mine, name) for name in ("input", "mean", "rstd"))
-            assert x is not None
-            assert scale is not None
-            hats.append((x if mean is None else x - mean) * scale)
-            dy, weight = self.value(mine, "grad_out"), self.value(mine, "weight")
-            grads.append(dy if weight is None else dy * weight)  # type: ignore[operator]
+            x, mean = self.given(mine, "input"), self.value(mine, "mean")
+            hats.append((x if mean is None else x - mean) * self.given(mine, "rstd"))
+            dy, weight = self.given(mine, "grad_out"), self.value(mine, "weight")
+            grads.append(dy if weight is None else dy * weight)
         along = self.mean(group, [g * h for g, h in zip(grads, hats, strict=True)], axes)
         level = self.mean(group, grads, axes) if self.centred else [torch.zeros_like(a) for a in along]
         leading = tuple(range(len(self.batch)))
         for mine, out, h, g, a, m in zip(inputs, outputs, hats, grads, along, level, strict=True):
-            dy, scale = self.value(mine, "grad_out"), self.value(mine, "rstd")
-            assert dy is not None
-            assert scale is not None
+            dy, scale = self.given(mine, "grad_out"), self.given(mine, "rstd")
             found = [scale * (g - m - h * a), _sum(dy * h, leading), _sum(dy, leading)]
             out[:] = self.cast(found[: len(self.output_metas)])
 

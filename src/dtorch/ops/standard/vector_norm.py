@@ -69,6 +69,5 @@ class VectorNorm(Statistics):
         if all(x.shape[d] for d in self.reduced):
             return torch.linalg.vector_norm(x, order, self.reduced, keepdim, dtype=wide(dtype))
         shape = reduced_shape(x.shape, self.reduced, keepdim)
-        return x.abs().new_full(
-            shape, float("inf") if order < 0 else 0.0, dtype=wide(self.output_metas[0].dtype)
-        )  # type: ignore[union-attr]
+        filler = float("inf") if order < 0 else 0.0
+        return torch.full(shape, filler, dtype=wide(self.dtype), device=x.device)

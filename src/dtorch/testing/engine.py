@@ -43,7 +43,7 @@ class Reference:
         generator = torch.Generator().manual_seed(seed + 1)
         self.call = call
         self.backward = backward and isinstance(call.param, TorchCall)
-        leaves, outputs = _forward(call, [copy(x) if x is not None else None for x in call.inputs], self.backward)
+        leaves, outputs = self._plainly()
         self.outputs = [x.detach() if isinstance(x, torch.Tensor) else x for x in outputs]
         self.cotangents = [
             torch.randn(x.shape, dtype=x.dtype, generator=generator)
@@ -57,6 +57,15 @@ class Reference:
                 self.gradients = _backward(leaves, outputs, self.cotangents)
             except (RuntimeError, NotImplementedError):
                 self.cotangents = [None] * len(outputs)
+
+    def _plainly(self) -> tuple[list[Any], list[Any]]:
+        """Forward on plain tensors; where torch has no gradient for some input, without any."""
+        inputs = self.call.inputs
+        try:
+            return _forward(self.call, [None if x is None else copy(x) for x in inputs], self.backward)
+        except RuntimeError:
+            self.backward = False
+            return _forward(self.call, [None if x is None else copy(x) for x in inputs], False)
 
     def wrong(
         self, layouts: Sequence[Layout | None], mesh: DeviceMesh, seed: int = 0, policy: str = "auto"

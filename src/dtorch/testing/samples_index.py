@@ -14,7 +14,7 @@ def _writes(r: Values) -> Any:
     x = r.constant(6, 5)
     x[r.ints(6, 3)] = r.constant(5)
     x[r.mask(6, 5)] = 0.5
-    x[:, torch.tensor([0, 3])] += 1
+    x[:, torch.tensor([3, 0])] += 1
     x.index_add_(0, r.ints(6, 4), r.constant(4, 5), alpha=2)
     x.index_copy_(1, torch.tensor([4, 1]), r.constant(6, 2))
     x.index_fill_(0, torch.tensor([2]), 3.0)

@@ -322,7 +322,7 @@ def mistakes():
     yield lambda: dtorch.from_local(parts, cuda), RuntimeError, "needs cuda devices"
 
 
-@pytest.mark.parametrize(("call", "kind", "text"), list(mistakes()), ids=str)
+@pytest.mark.parametrize(("call", "kind", "text"), list(mistakes()))
 def test_mistakes_are_named(call, kind, text):
     with pytest.raises(kind, match=text):
         call()

@@ -13,6 +13,7 @@ import torch
 
 from dtorch import autograd
 from dtorch.errors import MeshMismatchError, UnsupportedError
+from dtorch.graph.confirm import users_line
 from dtorch.graph.graph import Graph
 from dtorch.graph.recipe import Recipe
 from dtorch.layout import Layout
@@ -118,7 +119,7 @@ def _operands(tensors: list[torch.Tensor], key: list[Any]) -> tuple[DeviceMesh, 
         mesh, graph = first._operand.spec.mesh, first._graph
         if all(type(t) is Tensor and t._operand.spec.mesh is mesh for t in tensors):
             return mesh, graph, [t._operand for t in tensors]  # type: ignore[attr-defined]
-    mesh, graph = home(tensors)
+    mesh, graph = home(tensors, key[0])
     operands = [operand_of(t, mesh) for t in tensors]
     key.append(tuple([o.spec for o in operands]))
     return mesh, graph, operands
@@ -176,8 +177,8 @@ def _scan(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
         key.append(value)
 
 
-def home(tensors: Sequence[torch.Tensor]) -> tuple[DeviceMesh, Graph]:
-    """The mesh and the graph that a call belongs to.
+def home(tensors: Sequence[torch.Tensor], name: Any = "one operator") -> tuple[DeviceMesh, Graph]:
+    """The mesh and the graph that a call of something of this name belongs to.
 
     Raises:
         MeshMismatchError: two distributed tensors live on different meshes.
@@ -192,8 +193,8 @@ def home(tensors: Sequence[torch.Tensor]) -> tuple[DeviceMesh, Graph]:
             mesh, graph = theirs, tensor._graph
         elif theirs.size > 1 and theirs != mesh:
             raise MeshMismatchError(
-                f"one operator got tensors on two meshes, {mesh} and {theirs}; "
-                "bring them together first, x.redistribute(mesh, placements) or x.to(mesh)"
+                f"{name} got tensors on two meshes, {mesh} and {theirs}; bring them together first, "
+                f"x.redistribute(mesh, placements) or x.to(mesh)\n  called from {users_line()}"
             )
     if mesh is None or graph is None:
         raise UnsupportedError("no dtorch tensor among the arguments")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dtorch import redistribute
-from dtorch.errors import DtorchError
+from dtorch.errors import DtorchError, ShapeError
 from dtorch.graph.confirm import refuse_implicit
 from dtorch.graph.recipe import OutputPlan, Recipe
 from dtorch.layout import Layout
@@ -71,9 +71,11 @@ def _by_rule(operator: Operator, written: tuple[int, ...], held: Mapping[int, Se
     pinned = frozenset(written)
     try:
         choice = operator.place(pinned, held)
-    except DtorchError:
-        raise
-    except Exception:
+    except Exception as error:
+        if not isinstance(operator.param, TorchCall) or (
+            isinstance(error, DtorchError) and not isinstance(error, ShapeError)
+        ):
+            raise
         # Meta kernels are missing or stricter than real ones for some operators: a real run on whole tensors
         # decides, and raises torch's own error where the call is illegal.
         return None

@@ -6,16 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from dtorch import redistribute
 from dtorch.errors import DtorchError, OperatorError, PlacementError
 from dtorch.graph.recipe import Recipe
 from dtorch.op.call import meta_of
+from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.spec import Spec
-
-_KEPT = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, torch.OutOfMemoryError)
 
 
 def users_line() -> str:
@@ -29,14 +26,17 @@ def users_line() -> str:
     return "(called by autograd)"
 
 
-def explain(error: Exception, operator: Operator) -> Exception:
-    """The same kind of error, naming the operator, its placements and the user's line."""
+def explain(error: Exception, operator: Operator, given: Sequence[Operand | None]) -> Exception:
+    """The same kind of error, naming the operator, the placements it was given and the user's line."""
     if isinstance(error, DtorchError):
         return error
-    places = ", ".join("-" if s is None else str(list(s.placements)) for s in _specs(operator))
+    places = ", ".join("-" if x is None else str(list(x.spec.placements)) for x in given)
     text = f"{error}\n  in {operator.describe()} with placements {places}\n  called from {users_line()}"
-    kind = type(error)
-    return kind(text) if kind in _KEPT else OperatorError(text)
+    try:
+        explained = type(error)(text)
+    except Exception:
+        return OperatorError(text)  # its class takes more than a text
+    return explained if explained.args == (text,) else OperatorError(text)
 
 
 def refuse_implicit(recipe: Recipe, specs: Sequence[Spec | None]) -> None:
@@ -71,8 +71,8 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
     Raises:
         OperatorError: a shard has another shape or dtype than its layout says, so the value would be wrong.
     """
-    recipe.checked = True
     if recipe.outputs is None:
+        recipe.checked = True
         return
     if len(results) != len(recipe.outputs):
         raise OperatorError(f"{recipe.operator.describe()} gave {len(results)} outputs, not {len(recipe.outputs)}")
@@ -91,7 +91,4 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
             meta = meta_of(parts[0])
             plans[number] = plan._replace(spec=Spec(meta.shape, meta.stride, meta.dtype, spec.layout, spec.mesh))
     recipe.outputs = tuple(plans)
-
-
-def _specs(operator: Operator) -> list[Spec | None]:
-    return [None if x is None else x.spec for x in operator.inputs]
+    recipe.checked = True

@@ -134,7 +134,7 @@ class GraphConstructor:
         try:
             results = self.runner.run(program, [None if o is None else o.parts for o in operands])
         except Exception as error:
-            raise explain(error, operator) from error
+            raise explain(error, operator, given) from error
         if recipe.written:
             self._written(recipe, given, operands)
         if not recipe.checked:

@@ -144,7 +144,8 @@ class Gather(Indexing):
             super().compute(inputs, outputs, local)
             return
         zeros = x.new_zeros(index.shape)
-        outputs[:] = [masked_lookup(lambda i: x.gather(dim, i), index, zeros, layout, dim, local.coord)]
+        found = masked_lookup(lambda i: x.gather(dim, i), index, zeros, layout, dim, local.coord, RuntimeError)
+        outputs[:] = [found]
 
 
 class IndexSelect(Indexing):
@@ -182,6 +183,7 @@ def masked_lookup(
     layout: Layout,
     dim: int,
     coord: Sequence[int],
+    refusal: type[Exception] = IndexError,
 ) -> torch.Tensor:
     """What is at global places of a dim that is cut: what this device holds, zeros for the others.
 
@@ -192,15 +194,16 @@ def masked_lookup(
         layout: of the whole tensor.
         dim: its dim that is looked up.
         coord: the device.
+        refusal: what torch's operator raises for a place beyond the global size.
 
     Raises:
-        IndexError: a place beyond the global size; on cpu only, a GPU would have to wait for the answer.
+        refusal: such a place; on cpu only, a GPU would have to wait for the answer.
     """
     if index.device.type == "cpu" and index.numel():
         low, high = (int(v) for v in index.aminmax())
         if low < 0 or high >= layout.shape[dim]:
             wrong = low if low < 0 else high
-            raise IndexError(f"index {wrong} is out of range for dim {dim} of size {layout.shape[dim]}")
+            raise refusal(f"index {wrong} is out of bounds for dimension {dim} with size {layout.shape[dim]}")
     before = 0
     for start, stop in layout.local_indices(dim, coord):
         mine = (index >= start) & (index < stop)

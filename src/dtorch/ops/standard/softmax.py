@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch._prims_common import canonicalize_dim
 
 from dtorch.op.dims import UNCUT, Names, Rule
 from dtorch.op.group import Group
@@ -36,9 +37,8 @@ class SoftmaxBase(Statistics):
 
     @property
     def dim(self) -> int:
-        """The dim along which values sum to 1."""
-        ndim = len(self.shapes[0] or ())
-        return self.arguments["dim"] % ndim if ndim else 0
+        """The dim along which values sum to 1; out of range is an IndexError, which torch's meta kernel forgets."""
+        return canonicalize_dim(len(self.shapes[0] or ()), self.arguments["dim"])
 
     def rule(self) -> Rule:
         """All dims may be cut; statistics along the softmax's. A backward is linear in its gradient."""

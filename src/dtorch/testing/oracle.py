@@ -210,10 +210,14 @@ class Rules:
         if self.signature is not None:
             row = self.signature.find(roles)
             return None if row is None else self._layouts_of(row)
-        choice = self.bench.operator(layouts).place()
-        if choice is None or any(a is not b for a, b in zip(choice.inputs, layouts, strict=True)):
-            return None
-        return choice.outputs
+        operator = self.bench.operator(layouts)
+        choice = operator.place()
+        if choice is not None and all(a is b for a, b in zip(choice.inputs, layouts, strict=True)):
+            return choice.outputs
+        # What is pending may be legal, and reduced first all the same where that is as cheap.
+        pending = "P" in roles and all(role in ("R", "P", None) for role in roles)
+        row = operator.signature.find(roles) if pending else None
+        return None if row is None else self._layouts_of(row)
 
     def _layouts_of(self, row: Row) -> list[Layout]:
         shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else () for x in self.bench.expected]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dtorch.op.call import flatten
-from dtorch.op.schema import base_name
+from dtorch.op.schema import base_name, schema_of
 from dtorch.op.param import TorchCall
 from dtorch.testing.calls import Call, calls_in
 
@@ -84,9 +84,15 @@ def calls_of(name: str) -> tuple[Call, ...]:
 
 
 def _is_determined(call: Call) -> bool:
-    func = call.param.func if isinstance(call.param, TorchCall) else None
-    random = func is not None and torch.Tag.nondeterministic_seeded in func.tags
-    return not random and (func is None or base_name(func) not in UNINITIALISED)
+    if not isinstance(call.param, TorchCall):
+        return True
+    func = call.param.func
+    # In-place views change the tensor's own shape; the engine runs their out-of-place forms.
+    if torch.Tag.inplace_view in func.tags or base_name(func) in UNINITIALISED:
+        return False
+    # Attention is random only by its dropout.
+    chance = schema_of(func).bind(call.param.args, call.param.kwargs).get("dropout_p", 1.0)
+    return chance == 0 or torch.Tag.nondeterministic_seeded not in func.tags
 
 
 def calls_by_operator(names: Iterable[str] | None = None) -> dict[str, list[Call]]:

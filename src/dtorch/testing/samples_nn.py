@@ -34,7 +34,8 @@ def _optimizers(r: Values) -> Any:
         (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}), (torch.optim.Adam, {}),
         (torch.optim.AdamW, {"foreach": True}), (torch.optim.SGD, {"foreach": True, "momentum": 0.9}),
         (torch.optim.AdamW, {"fused": True}), (torch.optim.RMSprop, {"foreach": False}),
-        (torch.optim.Adagrad, {"foreach": False}), (torch.optim.SGD, {"fused": True}),
+        (torch.optim.Adagrad, {"foreach": False}), (torch.optim.SGD, {"fused": True}), (torch.optim.Adam, {"fused": True}),
+        (torch.optim.Adagrad, {"fused": True}),
     ):  # fmt: skip
         parameters = [r(4, 5), r(3)]
         optimizer = kind(parameters, lr=0.1, **options)
@@ -64,7 +65,15 @@ def _losses(r: Values) -> Any:
     return found
 
 
+def _whole(r: Values) -> Any:
+    """Composites arrive whole below inference_mode."""
+    with torch.inference_mode():
+        x, w = r.constant(3, 4, 5), r.constant(7, 5)
+        return [F.linear(x, w, r.constant(7)), F.linear(x, w), F.linear(r.constant(4, 5), w, r.constant(7))]
+
+
 SAMPLES: dict[str, Sample] = {
+    "whole composites": _whole,
     "layer_norm": lambda r: [
         F.layer_norm(r(4, 3, 5), (5,), r(5), r(5)), F.layer_norm(r(4, 3, 5), (3, 5)), F.layer_norm(r(4, 5), (5,), r(5)),
         F.layer_norm(r(3, 4, 5), (4, 5), r(4, 5), r(4, 5), 0.1),

@@ -11,7 +11,7 @@ from dtorch.testing.samples import Sample, Values
 
 _UNARY = (
     "abs neg exp exp2 expm1 sin cos tan sinh cosh tanh asinh atan sigmoid erf erfc square floor ceil round trunc "
-    "sign signbit isnan isinf isfinite relu frac sgn sinc logical_not nan_to_num positive reciprocal deg2rad"
+    "sign signbit isnan isinf isfinite relu frac sgn sinc logical_not nan_to_num positive reciprocal deg2rad rad2deg"
 ).split()
 _POSITIVE = "sqrt rsqrt log log2 log10 log1p acos asin atanh erfinv logit lgamma digamma i0".split()
 _ACTIVATION = (

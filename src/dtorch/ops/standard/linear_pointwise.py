@@ -4,7 +4,7 @@ Shapes      x [...] -> y [...], other inputs broadcast
 FLOPs       bound by memory
 Placements  as every element-wise operator (`pointwise.py`), and for pending sums
 
-    neg, clone              P -> P
+    neg, clone, deg2rad     P -> P
     lerp, number as weight  P, P, R -> P
     addcmul                 P, P, R -> P and P, R, P -> P
     addcdiv                 P, P, R -> P
@@ -23,13 +23,15 @@ from dtorch.ops.standard.pointwise import Pointwise
 
 
 class BaseMath(Pointwise):
-    """Functions of one tensor; of these only neg and the identity are linear."""
+    """Functions of one tensor that are linear: neg, the identity, degrees and radians."""
 
-    torch_ops = ("aten.neg", "aten.clone", "aten.lerp", "aten.addcmul", "aten.addcdiv")
+    torch_ops = (
+        "aten.neg", "aten.clone", "aten.deg2rad", "aten.rad2deg", "aten.lerp", "aten.addcmul", "aten.addcdiv",
+    )  # fmt: skip
 
     def linear_inputs(self) -> list[set[int]]:
         """By the operator's formula."""
-        if self.name in ("aten.neg", "aten.clone"):
+        if self.name in ("aten.neg", "aten.clone", "aten.deg2rad", "aten.rad2deg"):
             return [self.slots("self")]
         if self.name == "aten.lerp":
             return [self.slots("self", "end")]

@@ -10,6 +10,7 @@ Placements  on one mesh axis, for every dim d held at full size
     R      R      R
     S(d)   S(d)   S(d)
     S(d)   R      S(d)    where x2 has size 1 at d, or no d
+    P      R      P       a backward, x1 the gradient it is given
 
 A kind that is linear in some inputs says so (`linear_inputs`), and lets pending sums through these.
 """
@@ -31,8 +32,8 @@ class Pointwise(Operator):
         return Rule(names, (output,) * count, groups)
 
     def linear_inputs(self) -> list[set[int]]:
-        """Groups of inputs in which the result is jointly linear."""
-        return []
+        """Groups of inputs in which the result is jointly linear: a backward's gradient, unless a family knows more."""
+        return [self.slots("grad_output")] if self.name.endswith("_backward") else []
 
     def slots(self, *names: str) -> set[int]:
         """Inputs that the named arguments hold; empty if one of them is a plain value."""

@@ -1,0 +1,97 @@
+"""Every operator class before the judge: no rule wrong, none missing.
+
+`make rules` tries more rows of placements and more calls; DTORCH_CASES=5 does so here.
+"""
+
+import functools
+import warnings
+
+import pytest
+
+from dtorch.op import registry
+from dtorch.testing import Call
+from dtorch.testing.rules import class_names, judge_operator, own_operators
+from dtorch.testing.samples import calls_by_operator
+from tests.support import cases, sample
+
+# Rules that hold for the sample by accident of its mathematics: (operator, part of the finding, why no rule).
+MISSING_OK = [
+    ("aten._to_copy", "float32", "a narrower type rounds each part, so the sum comes first"),
+    ("aten._to_copy", "complex64", "a narrower type rounds each part, so the sum comes first"),
+    ("aten.copy", "P, P -> P", "a narrower type rounds each part, so the sum comes first"),
+    ("aten.addmm", "beta=0", "beta = 0 makes the added tensor irrelevant"),
+    ("aten.linalg_vector_norm", "ord=0", "counts what is not zero, and no part is"),
+    ("aten.nansum", "P -> P", "linear only where nothing is nan"),
+    ("aten.native_layer_norm_backward", "P -> ", "the bias is not read"),
+    ("aten.nan_to_num", "P -> P", "linear only where nothing is nan or infinite"),
+    ("aten.xlogy", "P, R -> P", "0 log 0 is 0 for a sum of 0, not for its parts"),
+    ("aten.special_xlog1py", "P, R -> P", "0 log 0 is 0 for a sum of 0, not for its parts"),
+    ("aten.heaviside", "P -> ", "the second input counts only where the first is 0"),
+    ("aten.__lshift__", "P -> P", "of whole numbers, until they overflow"),
+]
+
+# Operators with a class that no sample calls, and why.
+UNSAMPLED = {
+    **dict.fromkeys(
+        "normal normal_functional uniform random exponential geometric cauchy log_normal bernoulli rand_like randn_like "
+        "randint_like native_dropout".split(),
+        "random: tests/ops/test_fill.py compares it with torch's stream",
+    ),
+    **dict.fromkeys(
+        [
+            f"_scaled_dot_product_{kind}_attention{backward}"
+            for kind in ("cudnn", "efficient", "flash")
+            for backward in ("", "_backward")
+        ],
+        "has a CUDA kernel only; its class serves the CPU's form too, which is sampled",
+    ),
+    **dict.fromkeys(
+        [f"_scaled_dot_product_fused_attention_overrideable{backward}" for backward in ("", "_backward")],
+        "other devices' form of the same class",
+    ),
+    **dict.fromkeys("_fused_rms_norm _fused_rms_norm_backward".split(), "torch gives it on CUDA only"),
+    **dict.fromkeys("new_empty empty_like new_empty_strided".split(), "values are whatever the memory held"),
+    **dict.fromkeys(
+        "true_divide alias unsafe_split unsafe_split_with_sizes _unsafe_index _unsafe_index_put _neg_view "
+        "_reshape_alias _index_put_impl unsafe_chunk".split(),
+        "another name, that torch gives in graphs of its own, of an operator that is sampled",
+    ),
+}
+
+
+@functools.cache
+def calls() -> dict[str, list[Call]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch has advice for some samples
+        return calls_by_operator()
+
+
+OWN = [name for name in own_operators() if name.startswith("aten.")]
+BY_TAG = [name for name, found in calls().items() if class_names(found) == "Pointwise"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", [n for n in OWN if n in calls()] + sample(BY_TAG, 20))
+def test_rules(name: str) -> None:
+    verdict = judge_operator(calls()[name], cases(3), max_rows=cases(40))
+    assert not verdict.wrong, verdict
+    allowed = [part for operator, part, _ in MISSING_OK if operator == name]
+    missing = [found for found in verdict.missing if not any(part in found.rule for part in allowed)]
+    assert not missing, "\n".join(map(str, missing))
+
+
+def test_every_operator_class_has_a_sample() -> None:
+    present = {n for n in own_operators() if n.startswith("aten.")}
+    without = {name.removeprefix("aten.") for name in present if name not in calls()}
+    assert without - UNSAMPLED.keys() == set(), "add a line to dtorch/testing/samples_*.py"
+
+
+def test_lists_are_not_stale() -> None:
+    assert {name for name, _, _ in MISSING_OK} <= {*OWN, *BY_TAG}
+    sampled = {f"aten.{name}" for name in UNSAMPLED} & calls().keys()
+    assert sampled == set(), "sampled after all"
+
+
+@pytest.mark.parametrize("name", sorted(registry.types()))
+def test_every_type_has_a_class(name: str) -> None:
+    assert registry.class_by_type(name).type == name

@@ -11,8 +11,11 @@ from torch.nn import functional as F
 
 from tests.places import MATRIX_PLACES, Place, randn
 
-NAMES = """softmax log_softmax logsumexp cumsum cumprod cummax cummin logcumsumexp sort argsort argmax argmin max min
-median mode sum mean amax amin all any prod var std unbind flip aminmax unsqueeze squeeze""".split()
+NAMES = [
+    "softmax", "log_softmax", "logsumexp", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
+    "sort", "argsort", "argmax", "argmin", "max", "min", "median", "mode", "sum", "mean", "amax",
+    "amin", "all", "any", "prod", "var", "std", "unbind", "flip", "aminmax", "unsqueeze", "squeeze",
+]  # fmt: skip
 
 _ZERO = torch.zeros(1, 1, dtype=torch.long)
 _FIRST = torch.tensor([0])

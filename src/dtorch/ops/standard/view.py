@@ -37,7 +37,9 @@ class LayoutOperator(Operator):
         """The input whose layout counts."""
         return 0
 
-    def place(self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}) -> Choice | None:
+    def place(
+        self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}
+    ) -> Choice | None:
         """The input's own layout if the operator is local there, else without the axes in the way."""
         if not self.output_metas:
             self.output_metas = tuple(self.infer_output_meta_info())
@@ -131,4 +133,3 @@ class Expand(LayoutOperator):
         output = self.outputs[0]
         assert output is not None
         return self.localized(coord, size=list(output.layout.local_shape(coord)))
-

@@ -1,0 +1,260 @@
+"""The placement table in an operator file's docstring is the rules in use, row by row.
+
+How a table is read: a header line names the columns, set apart by two spaces or more; each row below has one role
+for each column, R, S(name), P, or alternatives `S(d)|P`; what stands right of the last column is a remark. TABLES
+ties columns to the inputs and outputs of one call, in order, and names the dims of every tensor: `x[m k]`. A name
+given as `d=m n` stands for each of these dims in turn. So every row becomes exact roles, and the set of all of
+them must be the set of rules that the operator has for that call: a row too many fails, and a row too few.
+"""
+
+import re
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import dtorch.ops.standard
+from dtorch.mesh import DeviceMesh
+from dtorch.op.signature import Role
+from dtorch.testing import Call
+from dtorch.testing.local import Bench, roles_of
+from dtorch.testing.oracle import Rules
+from dtorch.testing.samples import Values
+
+FOLDER = Path(dtorch.ops.standard.__path__[0])
+aten = torch.ops.aten
+Row = tuple[tuple[Role, ...], tuple[Role, ...]]
+
+
+class Table(NamedTuple):
+    """One call, and how a table speaks of it.
+
+    Attributes:
+        file: the operator file.
+        call: the call whose rules are compared.
+        columns: `x[m k], w[k n] -> y[m n]`: header words of inputs and outputs in the call's order, dims named as the
+            table names them; a column used for several tensors is written once for each.
+        names: a table's name for several dims: {"d": "m n"}.
+        leave_out: parts of rows that are about other calls.
+        where: a remark -> names that hold in its rows: {"d is kept": {"d": "m"}}.
+    """
+
+    file: str
+    call: Call
+    columns: str
+    names: dict[str, str] = {}
+    leave_out: tuple[str, ...] = ()
+    where: dict[str, dict[str, str]] = {}
+
+
+# For a call that reduces b of [a b].
+KEPT_OR_NOT = {"d is kept": {"d": "a"}, "d is reduced": {"d": "b"}, "d is summed": {"d": "b"}}
+
+
+def made() -> list[Table]:
+    r = Values().constant
+    ids = Values().ints(7, 4, 3)
+    call = Call.of
+    return [
+        Table("matmul.py", call(aten.mm.default, r(4, 5), r(5, 7)), "x[m k], w[k n] -> y[m n]"),
+        Table("pointwise.py", call(aten.sigmoid_backward.default, r(4, 5), r(4, 5)), "x1[a b], x2[a b] -> y[a b]",
+              {"d": "a b"}, ("where x2 has size 1",)),
+        Table("pointwise.py", call(aten.atan2.default, r(4, 5), r(5)), "x1[a b], x2[b] -> y[a b]",
+              {"d": "a b"}, ("a backward",), {"or no d": {"d": "a"}}),
+        Table("softmax.py", call(aten._softmax.default, r(4, 5), 1, False), "x[a b] -> y[a b]", {"d": "a b"}),
+        Table("softmax.py", call(aten._softmax_backward_data.default, r(4, 5), r(4, 5).softmax(1), 1, torch.float64),
+              "dy[a b], y[a b] -> dx[a b]", {"d": "a b"}),
+        Table("logsumexp.py", call(aten.logsumexp.default, r(4, 5), [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT),
+        Table("vector_norm.py", call(aten.linalg_vector_norm.default, r(4, 5), 2, [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT),
+        Table("variance.py", call(aten.var.correction, r(4, 5), [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT),
+        Table("max_min.py", call(aten.amax.default, r(4, 5), [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT),
+        Table("arg_max.py", call(aten.max.dim, r(4, 5), 1), "x[a b] -> values[a], indices[a]", where=KEPT_OR_NOT),
+        Table("reduce.py", call(aten.sum.dim_IntList, r(4, 5), [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT),
+        Table("embedding.py", call(aten.embedding.default, r(7, 5), ids), "w[v e], ids[a c] -> y[a c e]", {"b": "a c"}),
+        Table("embedding.py", call(aten.embedding_dense_backward.default, r(4, 3, 5), ids, 7, -1, False),
+              "dy[a c e], ids[a c] -> dw[v e]", {"b": "a c"}),
+        Table("gather.py", call(aten.index_select.default, r(6, 5), 0, Values().ints(6, 3)), "x[d e], i[b] -> y[b e]"),
+        Table("concat.py", call(aten.cat.default, [r(4, 5), r(4, 3)], 1), "every x[e d], every x[e d2] -> y[e d]", {},
+              ("all cut alike", "all others empty")),
+        Table("rearrange.py", call(aten.flip.default, r(4, 5), [0]), "x[d e] -> y[d e]"),
+        Table("linear.py", call(aten.linear.default, r(3, 4, 5), r(7, 5), r(7)), "x[a c i], w[0 1], b[0] -> y[a c o]", {"d": "a c"}),
+        Table("copy.py", call(aten.copy_.default, r(4, 5), r(4, 5)), "x[a b], y[a b] -> x after[a b]", {"d": "a b"},
+              ("where y has size 1",)),
+    ]  # fmt: skip
+
+
+TABLES = made()
+
+# Files whose table is prose in columns, with the reason; the judge (test_rules.py) covers their rules.
+PROSE = {
+    "broadcast_binary.py": "one line for each operator of many; test_rules judges all",
+    "chunk.py": "layouts with factors, which a role cannot say",
+    "create.py": "columns are operators of one input each",
+    "cross_entropy.py": "rows depend on the reduction",
+    "general.py": "any number of inputs",
+    "group_norm.py": "one column stands for several tensors and (g c) for a dim of two",
+    "linear_pointwise.py": "one line for each operator of many",
+    "loss.py": "rows depend on the reduction",
+    "normalization.py": "one column stands for several tensors",
+    "optimizer.py": "one column stands for several tensors",
+    "random.py": "columns are operators, cells are sentences",
+    "scatter.py": "a column may be a number",
+    "sdpa.py": "one column stands for several tensors and heads may be groups",
+    "slice.py": "layouts with factors, which a role cannot say",
+    "squeeze.py": "dims are renumbered",
+    "strided.py": "which dims move is the view's own",
+}
+
+ROLE = r"(?:R|P|S\([\w']+\))"
+CELL = re.compile(rf"{ROLE}(?:\|{ROLE})*$")
+
+
+def placements_text(docstring: str) -> list[str]:
+    """Lines of the section Placements, up to a line that is no part of a table."""
+    lines = docstring.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith("Placements")), None)
+    if start is None:
+        return []
+    body = []
+    for line in lines[start + 1 :]:
+        if line and not line.startswith("  "):
+            break
+        body.append(line)
+    return body
+
+
+def blocks(docstring: str) -> list[list[str]]:
+    """Tables of a docstring: header and rows; a blank line ends one."""
+    found: list[list[str]] = [[]]
+    for line in placements_text(docstring):
+        if line.strip():
+            found[-1].append(line)
+        elif found[-1]:
+            found.append([])
+    return [block for block in found if len(block) > 1 and any(CELL.match(w) for w in block[1].split())]
+
+
+def columns(header: str, wanted: list[str]) -> list[int] | None:
+    """Where the wanted header words stand, from left to right where a word stands twice; None if one is missing."""
+    found: list[int] = []
+    for word in wanted:
+        starts = [match.start() for match in re.finditer(r"\S+(?: \S+)*", header) if match[0] == word]
+        if not starts:
+            return None
+        found.append(next((start for start in starts if not found or start >= found[-1]), starts[0]))
+    return found
+
+
+def cell(line: str, start: int) -> str:
+    """What stands in a column; empty where the row has nothing there."""
+    if line[start - 1 : start].strip() or not line[start : start + 1].strip():
+        return ""
+    return re.split(r"\s{2,}", line[start:])[0].strip()
+
+
+def parse_columns(text: str) -> tuple[list[tuple[str, list[str]]], int]:
+    """`x[m k], w[k] -> y[m]`: header word and dim names of each tensor, and how many are inputs."""
+    sides = text.split(" -> ")
+    found = [[(m[1].strip(), m[2].split()) for m in re.finditer(r"([^,\[]+)\[([^\]]*)\]", side)] for side in sides]
+    return [*found[0], *found[1]], len(found[0])
+
+
+def documented(table: Table, docstring: str) -> set[Row]:
+    """Exact rows of the one table that has all the columns."""
+    tensors, n_inputs = parse_columns(table.columns)
+    words = [name for name, _ in tensors]
+    block, places = next(
+        ((block, places) for block in blocks(docstring) if (places := columns(block[0], words)) is not None), ([], [])
+    )
+    assert places, f"no table of {table.file} has the columns {words}"
+    rows: set[Row] = set()
+    for line in block[1:]:
+        cells = [cell(line, start) for start in places]
+        if not any(cells) or any(part in line for part in table.leave_out):
+            continue
+        assert all(CELL.match(c) for c in cells), f"{table.file}: not a role in every column: `{line.strip()}`"
+        remark = line[max(places) :]
+        names = dict(table.names)
+        for part, meant in table.where.items():
+            names.update(meant if part in remark else {})
+        rows |= expanded(cells, [dims for _, dims in tensors], n_inputs, names)
+    return rows
+
+
+def expanded(cells: list[str], dims: list[list[str]], n_inputs: int, names: dict[str, str]) -> set[Row]:
+    """A written row for every alternative and every dim that its names stand for."""
+    rows: set[Row] = set()
+    used = {name for c in cells for name in re.findall(r"S\(([\w']+)\)", c)}
+    stands = {name: names.get(name, name).split() for name in used}
+    for chosen in product(*stands.values()):
+        meant = dict(zip(stands, chosen, strict=True))
+        for options in product(*(c.split("|") for c in cells)):
+            roles = [role(option, meant, d) for option, d in zip(options, dims, strict=True)]
+            if "absent" not in roles:
+                rows.add((tuple(roles[:n_inputs]), tuple(roles[n_inputs:])))
+    return rows
+
+
+def role(text: str, meant: dict[str, str], dims: list[str]) -> Role:
+    if not text.startswith("S("):
+        return text
+    name = meant[text[2:-1]]
+    # A dim that this tensor lacks: the row is about another one (`d is kept`, `d is reduced`).
+    return dims.index(name) if name in dims else "absent"
+
+
+def in_use(call: Call) -> set[Row]:
+    """The rules that the operator has, on one axis of 2 devices."""
+    bench = Bench(call, DeviceMesh("cpu", [0, 1]))
+    rules = Rules(bench)
+    found: set[Row] = set()
+    for roles in product(*(roles_of(x, x is not None and x.is_floating_point()) for x in call.inputs)):
+        outputs = rules.outputs(roles, bench.layouts([(r,) for r in roles]))
+        if outputs is not None:
+            found.add((roles, tuple(layout.role(0) for layout in outputs)))
+    return found
+
+
+def docstring_of(file: str) -> str:
+    text = (FOLDER / file).read_text(encoding="utf-8")
+    return text.split('"""')[1]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda t: f"{t.file}-{t.call.param.op}")
+def test_the_table_is_the_rules_in_use(table: Table) -> None:
+    written, used = documented(table, docstring_of(table.file)), in_use(table.call)
+    assert written - used == set(), "written, but no rule"
+    assert used - written == set(), "a rule, but not written"
+
+
+FILES = sorted(path.name for path in FOLDER.glob("*.py") if blocks(docstring_of(path.name)))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_table_is_compared_or_said_to_be_prose(file: str) -> None:
+    compared = {table.file for table in TABLES}
+    assert (file in compared) != (file in PROSE), f"{file}: give it a line in TABLES, or its reason in PROSE"
+
+
+def test_prose_is_not_stale() -> None:
+    assert PROSE.keys() <= set(FILES)
+
+
+@pytest.mark.parametrize(
+    ("change", "written"),
+    [
+        (("P       R       P", "P       R       R"), {(("P", "R"), ("R",))}),
+        (("S(m)    R       S(m)", "S(k)    R       S(m)"), {((1, "R"), (0,))}),
+        (("R       S(n)    S(n)\\n", ""), set()),
+    ],
+)
+def test_a_wrong_table_is_seen(change: tuple[str, str], written: set[Row]) -> None:
+    table = TABLES[0]
+    text = docstring_of(table.file)
+    changed = text.replace(change[0].replace("\\n", "\n"), change[1], 1)
+    assert changed != text
+    found, used = documented(table, changed), in_use(table.call)
+    assert found - used == written
+    assert used - found != set()

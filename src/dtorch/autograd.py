@@ -38,7 +38,7 @@ def watch(leaf: Tensor) -> None:
         if _may_stay(grad, owner):
             return None
         if torch.is_grad_enabled():
-            return _Home.apply(grad, owner)  # type: ignore[no-any-return]
+            return _Home.apply(grad, owner)
         return _at_home(grad, owner)
 
     def accumulated(owner: torch.Tensor) -> None:

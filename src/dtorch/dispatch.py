@@ -246,7 +246,7 @@ def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:
 def wrap_results(recipe: Recipe, results: list[Any], tensors: Sequence[torch.Tensor], graph: Graph) -> Any:
     """Turn operands into tensors, in the form torch returns them."""
     plans = recipe.outputs
-    found = []
+    found: list[Any] = []
     a_view = recipe.operator.view_of() is not None
     for number, result in enumerate(results):
         if isinstance(result, Operand):
@@ -295,7 +295,7 @@ def _store(target: torch.Tensor, value: Any) -> None:
         raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {target.dtype}")
     if isinstance(target, Tensor):
         if target.shape != value.shape:
-            target.replace(value.to(target.dtype).clone())
+            target.data = value.to(target.dtype).clone()  # torch would resize it
         else:
             target.copy_(value)
         return

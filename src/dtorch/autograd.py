@@ -1,6 +1,6 @@
 """Gradients of leaves: brought to the leaf's placements once, before they are accumulated.
 
-Autograd itself is torch's, over symbols; what happens to a gradient here is the identity on its value. One that
+Autograd itself is torch's, over symbols; what happens to a gradient here is the identity on its value. What
 arrives may be the user's own tensor, or another leaf's too: it is never changed, the leaf gets another one.
 """
 
@@ -41,11 +41,12 @@ def watch(leaf: Tensor) -> None:
             return _Home.apply(grad, owner)
         return _at_home(grad, owner)
 
-    def accumulated(owner: torch.Tensor) -> None:
+    def accumulated(owner: Any) -> None:
         # Micro-batches accumulated inside no_sync() are reduced together with the last one, once.
-        grad, there = owner.grad, owner._operand.spec  # type: ignore[attr-defined]
-        if owner._graph.syncing and hasattr(grad, "_operand") and grad._operand.layout is not there.layout:  # type: ignore[attr-defined,union-attr]
-            grad._operand = _converted(grad._operand, there, owner._graph)  # type: ignore[attr-defined,union-attr]
+        grad: Any = owner.grad
+        there = owner._operand.spec
+        if owner._graph.syncing and hasattr(grad, "_operand") and grad._operand.layout is not there.layout:
+            grad._operand = _converted(grad._operand, there, owner._graph)
 
     leaf.register_hook(arriving)
     leaf.register_post_accumulate_grad_hook(accumulated)

@@ -1,6 +1,6 @@
 """PyTorch's own operator database, tried on meshes: what is eligible, and how one operator is compared.
 
-    python -m tests.opinfo [--seed N] [name ...]     all operators, or these; one line each, counts at the end
+python -m tests.opinfo [--seed N] [name ...]     all operators, or these; one line each, counts at the end
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNINITIALISED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_
 UNREPEATABLE = {"linalg.lstsq"}
 """Plain torch gives other bits from run to run (LAPACK's gelsy)."""
 
-# name -> (text of the refusal, why it cannot be otherwise). Samples that are refused so are listed, not passed over.
+# name -> (text of the refusal, why it cannot be otherwise). Samples refused so are listed, not passed over.
 CANNOT: dict[str, tuple[str, str]] = {
     "tensor_split": (
         "its data is not allocated yet",
@@ -153,7 +153,9 @@ def reference(op: Any, sample: Any) -> Run:
             found = run(op, sample, plain_leaf, generic)
             again = run(op, sample, plain_leaf, generic)
     except Exception as error:
-        raise Ineligible(f"plain torch refuses: {type(error).__name__}: {str(error).splitlines()[0]}") from None
+        raise Ineligible(
+            f"plain torch refuses: {type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from None
     leaves, outputs, _ = found
     if watch.random:
         raise Ineligible("random numbers")
@@ -224,7 +226,10 @@ MESHES = {1: DeviceMesh("cpu", [0]), 4: DeviceMesh("cpu", [0, 1, 2, 3])}
 
 
 def check(op: Any, size: int, seed: int) -> int:
-    """Compare every eligible sample of an operator on a mesh of `size` devices; the number of those that cannot work.
+    """Compare every eligible sample of an operator on a mesh of `size` devices.
+
+    Returns:
+        The number of samples that cannot work, by the list above.
 
     Raises:
         Ineligible: no sample is eligible.

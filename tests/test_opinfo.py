@@ -31,7 +31,9 @@ def test_as_plain_torch(op: Any, size: int) -> None:
         pytest.skip(f"{opinfo.name_of(op)}: {reason}; {opinfo.ELIGIBILITY}")
 
 
-@pytest.mark.parametrize(("name", "seed"), [("tensor_split", 0), ("nn.functional.linear_cross_entropy/chunked_none", 1)])
+@pytest.mark.parametrize(
+    ("name", "seed"), [("tensor_split", 0), ("nn.functional.linear_cross_entropy/chunked_none", 1)]
+)
 def test_what_cannot_work_is_listed_with_its_reason(name: str, seed: int) -> None:
     (op,) = [op for op in ENTRIES if opinfo.name_of(op) == name]
     assert opinfo.check(op, 1, seed) > 0, f"{name} works now: take it off the list"
@@ -46,9 +48,15 @@ def test_the_comparison_can_fail() -> None:
     case = opinfo.samples_of(op, SEED)[0]
     leaves, outputs, gradients = opinfo.reference(op, case)
     off = [outputs[0] * (1 + 1e-2)]
-    with pytest.raises(AssertionError, match="output 0: .* values differ"):
+    with pytest.raises(AssertionError, match=r"output 0: .* values differ"):
         opinfo.compare(op, case, (leaves, off, gradients), opinfo.MESHES[4], SEED)
-    with pytest.raises(AssertionError, match="gradient 0: .* values differ"):
+    with pytest.raises(AssertionError, match=r"gradient 0: .* values differ"):
         opinfo.compare(op, case, (leaves, outputs, [-g for g in gradients]), opinfo.MESHES[4], SEED)
-    with pytest.raises(AssertionError, match="output 0: .* values differ"):
-        opinfo.compare(op, case, (leaves, [torch.nextafter(outputs[0], outputs[0] + 1)], gradients), opinfo.MESHES[1], SEED)
+    with pytest.raises(AssertionError, match=r"output 0: .* values differ"):
+        opinfo.compare(
+            op,
+            case,
+            (leaves, [torch.nextafter(outputs[0], outputs[0] + 1)], gradients),
+            opinfo.MESHES[1],
+            SEED,
+        )

@@ -78,7 +78,10 @@ def test_what_fits_is_left_alone_on_each_axis() -> None:
 
 def test_all_whole_stays_whole() -> None:
     """With several rules that cost nothing, nothing is cut."""
-    assert chosen(mm(), lay((8, 12), "R", "R"), lay((12, 16), "R", "R")) == ([("R", "R"), ("R", "R")], [("R", "R")])
+    assert chosen(mm(), lay((8, 12), "R", "R"), lay((12, 16), "R", "R")) == (
+        [("R", "R"), ("R", "R")],
+        [("R", "R")],
+    )
 
 
 # -- roles that some operand holds
@@ -190,5 +193,7 @@ def test_the_price_is_what_the_conversions_send() -> None:
     x, w = lay((8, 12), 0), lay((8, 12), 1)
     choice = cheapest(add(8, 12).signature(), [x, w], [(8, 12)])
     assert choice is not None
-    sent = [redistribute.cost(a, b, ITEMSIZE) for a, b in zip((x, w), choice.inputs, strict=True) if b is not None]
+    sent = [
+        redistribute.cost(a, b, ITEMSIZE) for a, b in zip((x, w), choice.inputs, strict=True) if b is not None
+    ]
     assert choice.price == sum(sent) == 8 * 12 * ITEMSIZE * 3 // 4

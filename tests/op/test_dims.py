@@ -1,4 +1,4 @@
-"""The dims notation: what a line means for given ranks, which rules follow, what each mistake is answered with."""
+"""The dims notation: what a line means for given ranks, which rules follow, how mistakes are answered."""
 
 from typing import Any
 
@@ -36,8 +36,13 @@ def table(line: str, shapes: list[Any], linear: tuple[str, ...] = ()) -> set[str
             [(2, 4, 5), (5, 7), (7,)],
             ("x b", "w b"),
             {
-                "R, R, R -> R", "S(0), R, R -> S(0)", "S(1), R, R -> S(1)", "S(2), S(0), P -> P", "R, S(1), S(0) -> S(2)",
-                "P, R, P -> P", "R, P, P -> P",
+                "R, R, R -> R",
+                "S(0), R, R -> S(0)",
+                "S(1), R, R -> S(1)",
+                "S(2), S(0), P -> P",
+                "R, S(1), S(0) -> S(2)",
+                "P, R, P -> P",
+                "R, P, P -> P",
             },
         ),
         # An input that the result is not linear in blocks pending sums.
@@ -45,7 +50,7 @@ def table(line: str, shapes: list[Any], linear: tuple[str, ...] = ()) -> set[str
         # A dim held twice by one tensor cannot be cut: each device would have a square of it.
         ("x[n n] -> y[n]", [(5, 5)], (), {"R -> R"}),
     ],
-)  # fmt: skip
+)
 def test_rules(line: str, shapes: list[Any], linear: tuple[str, ...], rules: set[str]) -> None:
     assert table(line, shapes, linear) == rules
 
@@ -53,18 +58,31 @@ def test_rules(line: str, shapes: list[Any], linear: tuple[str, ...], rules: set
 def test_leading_dims_are_right_aligned_and_broadcast() -> None:
     rules = table("x[... m k], w[... k n] -> y[... m n]", [(3, 2, 4, 5), (1, 5, 7)], ("x", "w"))
     assert rules == {
-        "R, R -> R", "S(0), R -> S(0)", "S(1), R -> S(1)", "S(2), R -> S(2)", "S(3), S(1) -> P", "R, S(2) -> S(3)",
-        "P, R -> P", "R, P -> P",
-    }  # fmt: skip
+        "R, R -> R",
+        "S(0), R -> S(0)",
+        "S(1), R -> S(1)",
+        "S(2), R -> S(2)",
+        "S(3), S(1) -> P",
+        "R, S(2) -> S(3)",
+        "P, R -> P",
+        "R, P -> P",
+    }
     assert "S(1), S(0) -> S(1)" in table("x[... m], w[... m] -> y[... m]", [(3, 2, 4), (2, 4)])
 
 
 def test_an_absent_input_has_no_role() -> None:
     line = "x[m k], w[n k], b[n]? -> y[m n]"
     assert table(line, [(4, 5), (7, 5), None], ("x b", "w b")) == {
-        "R, R, - -> R", "S(0), R, - -> S(0)", "S(1), S(1), - -> P", "R, S(0), - -> S(1)", "P, R, - -> P", "R, P, - -> P",
-    }  # fmt: skip
-    assert table(line, [(4, 5), (7, 5)], ("x b", "w b")) == table(line, [(4, 5), (7, 5), None], ("x b", "w b"))
+        "R, R, - -> R",
+        "S(0), R, - -> S(0)",
+        "S(1), S(1), - -> P",
+        "R, S(0), - -> S(1)",
+        "P, R, - -> P",
+        "R, P, - -> P",
+    }
+    assert table(line, [(4, 5), (7, 5)], ("x b", "w b")) == table(
+        line, [(4, 5), (7, 5), None], ("x b", "w b")
+    )
 
 
 def test_broadcast_names() -> None:
@@ -137,8 +155,18 @@ def test_unreadable(line: str, message: str) -> None:
         ("x[m k], w[k n] -> y[m n]", [(4, 5), (6, 7)], ShapeError, "dim k of w is 6, elsewhere it is 5"),
         ("x[m k] -> y[m k]", [(4,)], ShapeError, r"x has 1 dims, `x\[m k\] -> y\[m k\]` says \[m k\]"),
         ("x[m k] -> y[m k]", [(4, 5, 6)], ShapeError, r"x has 3 dims, `x\[m k\] -> y\[m k\]` says \[m k\]"),
-        ("x[... m], w[... m] -> y[... m]", [(2, 4), (3, 4)], ShapeError, "leading dim -1 of w is 3, elsewhere 2"),
-        ("x[m], w[m] -> y[m]", [(4,), None], PlacementError, r"input w of `x\[m\], w\[m\] -> y\[m\]` is absent"),
+        (
+            "x[... m], w[... m] -> y[... m]",
+            [(2, 4), (3, 4)],
+            ShapeError,
+            "leading dim -1 of w is 3, elsewhere 2",
+        ),
+        (
+            "x[m], w[m] -> y[m]",
+            [(4,), None],
+            PlacementError,
+            r"input w of `x\[m\], w\[m\] -> y\[m\]` is absent",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit(line: str, shapes: list[Any], error: type[Exception], message: str) -> None:

@@ -1,15 +1,14 @@
 """The life of an operator: every step a subclass may fill in is asked, in its place, and refusals say why."""
 
-from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 import dtorch
 from dtorch import DeviceMesh, Layout, Partial, Replicate, Shard
-from dtorch.errors import MeshMismatchError, OperatorError, PlacementError, ShapeError
+from dtorch.errors import OperatorError, PlacementError
 from dtorch.graph.logical_graph import LogicalGraph
 from dtorch.op import registry
 from dtorch.op.call import OutputMeta
@@ -20,59 +19,7 @@ from dtorch.op.signature import PlacementSignature
 from dtorch.op.stream import StreamKey
 from dtorch.operators import OperatorFactory, add_operator, operand
 from dtorch.runtime.runner import LocalRunner
-from dtorch.spec import Spec
-
-MESH = DeviceMesh("cpu", [0, 1])
-OTHER = DeviceMesh("cpu", [2, 3])
-ONE = DeviceMesh("cpu", [0])
-X = torch.arange(20.0).reshape(4, 5) - 9.5
-
-
-class LifeClipParam(OpParam, frozen=True):
-    """Bounds."""
-
-    low: float
-    high: float
-
-
-class LifeClip(Operator):
-    """Clamp, as a user would write it: no torch call behind it."""
-
-    param: LifeClipParam
-
-    def infer_output_meta_info(self) -> list[OutputMeta | None]:
-        """As the input."""
-        spec = self.inputs[0].spec  # type: ignore[union-attr]
-        return [OutputMeta(spec.shape, spec.stride, spec.dtype)]
-
-    def get_placement_signature(self) -> PlacementSignature:
-        """Every dim."""
-        builder = PlacementSignature.builder(1, 1)
-        for dim in range(len(self.shapes[0] or ())):
-            builder.add_input(Shard(dim)).add_output(Shard(dim)).build()
-        return builder.finish()
-
-    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Any) -> None:
-        """Of the local part."""
-        outputs[:] = [inputs[0].clamp(self.param.low, self.param.high)]
-
-
-CLIP = LifeClipParam(-2.0, 3.0)
-
-
-def on(mesh: DeviceMesh, *placements: Any, of: torch.Tensor = X) -> dtorch.Tensor:
-    return dtorch.Tensor(of, device_mesh=mesh, placements=list(placements) or None)
-
-
-def made(*tensors: dtorch.Tensor, cls: type[Operator] = LifeClip, param: OpParam = CLIP) -> Operator:
-    """An operator on the operands of tensors, not yet inferred."""
-    return cls(param, [operand(t) for t in tensors])
-
-
-def variant(name: str, **steps: Any) -> tuple[type[Operator], OpParam]:
-    """A subclass of LifeClip with some steps of its own, and parameters that belong to it."""
-    param = type(f"{name}Param", (LifeClipParam,), {}, frozen=True)
-    return type(name, (LifeClip,), steps), param(-2.0, 3.0)
+from tests.op_life import CLIP, MESH, ONE, OTHER, LifeClip, X, made, on, variant
 
 
 @pytest.fixture
@@ -96,12 +43,22 @@ def test_steps_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return noted
 
-    steps = (
-        "infer_output check_input require_input_same_dtype check_input_same_dtype check_input_all_distributed_or_not "
-        "check_input_same_device_mesh check_input_distributed_spec infer_output_meta_info infer_output_size "
-        "skip_placement_inference infer_output_placements get_placement_signature infer_operator_assign_info "
-        "update_operand_topology"
-    ).split()
+    steps = [
+        "infer_output",
+        "check_input",
+        "require_input_same_dtype",
+        "check_input_same_dtype",
+        "check_input_all_distributed_or_not",
+        "check_input_same_device_mesh",
+        "check_input_distributed_spec",
+        "infer_output_meta_info",
+        "infer_output_size",
+        "skip_placement_inference",
+        "infer_output_placements",
+        "get_placement_signature",
+        "infer_operator_assign_info",
+        "update_operand_topology",
+    ]
     for step in steps:
         monkeypatch.setattr(LifeClip, step, noting(step))
     OperatorFactory.new_operator(CLIP, [operand(on(MESH, Shard(0)))])
@@ -134,7 +91,10 @@ def test_what_was_inferred_is_compared_with_what_comes_out() -> None:
         return [OutputMeta((4, 5), (5, 1), torch.float64)]
 
     _, param = variant("LifeWrongMeta", infer_output_meta_info=wrong)
-    with pytest.raises(OperatorError, match=r"output 0 at \(0,\) is \(2, 5\) torch.float32, its layout says \(2, 5\) torch.float64"):
+    with pytest.raises(
+        OperatorError,
+        match=r"output 0 at \(0,\) is \(2, 5\) torch.float32, its layout says \(2, 5\) torch.float64",
+    ):
         add_operator(param, on(MESH, Shard(0)))
 
 
@@ -148,7 +108,11 @@ def test_describe_is_honoured() -> None:
     [
         (("aten.add.Tensor", (Slot(0), Slot(1))), [(4, 8), (8,)], "Add([4, 8] x [8] -> [4, 8])"),
         (("aten.add.Tensor", (Slot(0), 2.0)), [(4, 8)], "Add([4, 8] -> [4, 8], other=2.0)"),
-        (("aten.sum.dim_IntList", (Slot(0), [0, 1], True)), [(2, 3)], "Sum([2, 3] -> [1, 1], dim=[0, 1], keepdim=True)"),
+        (
+            ("aten.sum.dim_IntList", (Slot(0), [0, 1], True)),
+            [(2, 3)],
+            "Sum([2, 3] -> [1, 1], dim=[0, 1], keepdim=True)",
+        ),
     ],
 )
 def test_describe_by_default(call: Any, inputs: list[Any], text: str) -> None:
@@ -166,7 +130,14 @@ def test_infer_output_size_is_honoured(record: LogicalGraph) -> None:
         outputs[:] = [inputs[0] + 1, inputs[0] - 1]
 
     def signature(self: Operator) -> PlacementSignature:
-        return PlacementSignature.builder(1, 2).add_input("S0").add_output("S0").add_output("S0").build().finish()
+        return (
+            PlacementSignature.builder(1, 2)
+            .add_input("S0")
+            .add_output("S0")
+            .add_output("S0")
+            .build()
+            .finish()
+        )
 
     steps = {"infer_output_meta_info": two, "compute": compute, "get_placement_signature": signature}
     _, param = variant("LifeTwo", infer_output_size=lambda self: 2, **steps)
@@ -189,7 +160,9 @@ def test_no_output() -> None:
         "LifeSink",
         infer_output_meta_info=lambda self: [],
         infer_output_size=lambda self: 0,
-        get_placement_signature=lambda self: PlacementSignature.builder(1, 0).add_input("S0").build().finish(),
+        get_placement_signature=lambda self: (
+            PlacementSignature.builder(1, 0).add_input("S0").build().finish()
+        ),
         compute=compute,
     )
     assert add_operator(param, on(MESH, Shard(0))) == ()
@@ -200,7 +173,9 @@ def test_skip_placement_inference_is_honoured() -> None:
     def never(self: Operator) -> PlacementSignature:
         raise AssertionError("asked")
 
-    cls, param = variant("LifeSkips", skip_placement_inference=lambda self: True, get_placement_signature=never)
+    cls, param = variant(
+        "LifeSkips", skip_placement_inference=lambda self: True, get_placement_signature=never
+    )
     operator = made(on(MESH), cls=cls, param=param)
     operator.infer()
     assert operator.outputs[0].layout is Layout.replicate((2,), (4, 5))  # type: ignore[union-attr]
@@ -263,7 +238,9 @@ def test_localize_is_honoured() -> None:
         def localize(self, coord: tuple[int, ...]) -> Any:
             return self.localized(coord, other=100.0 * coord[0])
 
-    operator = LifeNumbered(TorchCall("aten.add.Tensor", (Slot(0), 1.0), {"alpha": 2}), [operand(on(MESH, Shard(0)))])
+    operator = LifeNumbered(
+        TorchCall("aten.add.Tensor", (Slot(0), 1.0), {"alpha": 2}), [operand(on(MESH, Shard(0)))]
+    )
     operator.infer()
     runner = LocalRunner()
     (found,) = runner.run(runner.prepare(operator, operator.layouts), [operand(on(MESH, Shard(0))).parts])
@@ -294,7 +271,9 @@ def test_needs_siblings_is_honoured() -> None:
         assert y.placements == [placement]
         torch.testing.assert_close(y.to_torch(), positive / positive.sum())
     _, param = variant("LifeShareByMistake", needs_siblings=True)
-    with pytest.raises(NotImplementedError, match="LifeShareByMistake says needs_siblings but has no compute_group"):
+    with pytest.raises(
+        NotImplementedError, match="LifeShareByMistake says needs_siblings but has no compute_group"
+    ):
         add_operator(param, on(MESH, Shard(0)))
 
 
@@ -302,7 +281,10 @@ def test_require_input_same_dtype_is_honoured() -> None:
     inputs = [on(MESH), on(MESH, of=X.double())]
     two = {"get_placement_signature": lambda self: PlacementSignature.builder(2, 1).finish()}
     cls, param = variant("LifeStrictTypes", **two)
-    with pytest.raises(TypeError, match=r"LifeStrictTypes wants inputs of one dtype, got \['torch.float32', 'torch.float64'\]"):
+    with pytest.raises(
+        TypeError,
+        match=r"LifeStrictTypes wants inputs of one dtype, got \['torch.float32', 'torch.float64'\]",
+    ):
         made(*inputs, cls=cls, param=param).infer()
     cls, param = variant("LifeMixedTypes", require_input_same_dtype=lambda self: False, **two)
     made(*inputs, cls=cls, param=param).infer()
@@ -348,7 +330,9 @@ def test_get_operator_cost_is_honoured(record: LogicalGraph) -> None:
 
 def test_flops_come_from_the_dims_line() -> None:
     class LifeProduct(Operator):
-        rules = {"dtorch_life.product": Dims("self[m k], mat2[k n] -> y[m n]", ("self", "mat2"), "2 m k n")}
+        rules: ClassVar[dict[str, Dims]] = {
+            "dtorch_life.product": Dims("self[m k], mat2[k n] -> y[m n]", ("self", "mat2"), "2 m k n")
+        }
 
         @property
         def name(self) -> str:  # type: ignore[override]
@@ -358,65 +342,6 @@ def test_flops_come_from_the_dims_line() -> None:
     operator = LifeProduct(call, [operand(on(MESH)), operand(on(MESH, of=X.t().contiguous()))])
     operator.infer()
     assert operator.get_operator_cost() == OperatorCost.compute(2 * 4 * 5 * 4)
-
-
-# -- what check_input refuses
-
-
-def test_check_input_is_honoured() -> None:
-    def even(self: Operator) -> None:
-        Operator.check_input(self)
-        if self.shapes[0][1] % 2:  # type: ignore[index]
-            raise PlacementError("only an even number of columns")
-
-    _, param = variant("LifeEven", check_input=even)
-    with pytest.raises(PlacementError, match="only an even number of columns"):
-        add_operator(param, on(MESH))
-    add_operator(param, on(MESH, of=X.t().contiguous()))
-
-
-@pytest.mark.parametrize(
-    ("tensors", "error", "message"),
-    [
-        ([on(MESH), on(OTHER)], MeshMismatchError, r"LifeClip got inputs on different meshes: .*2.*; bring them together first"),
-        ([on(MESH), on(ONE)], MeshMismatchError, "LifeClip got distributed and one-device inputs together"),
-        ([on(MESH), on(MESH, of=X.long())], TypeError, r"LifeClip wants inputs of one dtype, got \['torch.float32', 'torch.int64'\]"),
-    ],
-)
-def test_refusals(tensors: list[dtorch.Tensor], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        made(*tensors).check_input()
-
-
-@pytest.mark.parametrize(
-    "layout", [Layout.replicate((2,), (4, 6)), Layout.replicate((3,), (4, 5)), Layout.replicate((2, 2), (4, 5))]
-)
-def test_a_layout_that_does_not_fit_is_refused(layout: Layout) -> None:
-    with pytest.raises((ShapeError, MeshMismatchError), match="4, 5"):
-        Spec((4, 5), (5, 1), torch.float32, layout, MESH)
-    # A spec cannot be made so; an operand of another library could be.
-    spec = SimpleNamespace(shape=(4, 5), dtype=torch.float32, layout=layout, mesh=MESH)
-    stranger: Any = SimpleNamespace(spec=spec, shape=(4, 5), layout=layout, is_distributed=True)
-    with pytest.raises(PlacementError, match=r"LifeClip: layout .* does not fit \(4, 5\) on "):
-        LifeClip(CLIP, [stranger]).check_input()
-
-
-def test_absent_inputs_are_no_obstacle() -> None:
-    def signature(self: Operator) -> PlacementSignature:
-        builder = PlacementSignature.builder(2, 1)
-        return builder.add_input("S0").add_optional_input("R").add_output("S0").build().finish()
-
-    _, param = variant("LifeOptional", get_placement_signature=signature)
-    y = add_operator(param, on(MESH, Shard(0)), None)
-    assert y.placements == [Shard(0)]
-    assert torch.equal(y.to_torch(), X.clamp(-2, 3))
-
-
-def test_an_operator_without_inputs_has_no_mesh() -> None:
-    with pytest.raises(PlacementError, match="LifeClip has no input, so its mesh must be given"):
-        _ = LifeClip(CLIP, []).mesh
-    with pytest.raises(TypeError, match="LifeClip is no torch call"):
-        _ = LifeClip(CLIP, []).call
 
 
 # -- factory and runner

@@ -1,5 +1,7 @@
 """Type <-> class <-> torch operator: existing is registering, claims are exclusive."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ aten = torch.ops.aten
 class RegistryFirst(Operator):
     """Serves one operator by a line, another by name, and one overload of a third."""
 
-    rules = {"dtorch_registry.one": Dims("x[m] -> y[m]")}
+    rules: ClassVar[dict[str, Dims]] = {"dtorch_registry.one": Dims("x[m] -> y[m]")}
     torch_ops = ("dtorch_registry.two", "dtorch_registry.three.dim")
 
 
@@ -27,8 +29,11 @@ def test_defining_a_class_registers_it() -> None:
     assert registry.types()["RegistryFirst"] is RegistryFirst
     served = registry.torch_operators()
     assert [served[f"dtorch_registry.{n}"] for n in ("one", "two", "three.dim", "four")] == [
-        RegistryFirst, RegistryFirst, RegistryFirst, RegistryKind,
-    ]  # fmt: skip
+        RegistryFirst,
+        RegistryFirst,
+        RegistryFirst,
+        RegistryKind,
+    ]
 
 
 def test_the_first_class_stands_for_a_type() -> None:
@@ -37,12 +42,14 @@ def test_the_first_class_stands_for_a_type() -> None:
 
 
 def test_a_torch_operator_belongs_to_one_class() -> None:
-    with pytest.raises(ValueError, match="dtorch_registry.one belongs to RegistryFirst already, RegistryThief claims it too"):
+    with pytest.raises(
+        ValueError, match=r"dtorch_registry.one belongs to RegistryFirst already, RegistryThief claims it too"
+    ):
         type("RegistryThief", (Operator,), {"torch_ops": ("dtorch_registry.one",)})
 
 
 def test_an_unknown_type() -> None:
-    with pytest.raises(KeyError, match="no operator of type Nonsense; there are .*Matmul"):
+    with pytest.raises(KeyError, match=r"no operator of type Nonsense; there are .*Matmul"):
         registry.class_by_type("Nonsense")
 
 
@@ -91,7 +98,9 @@ def test_every_operator_of_torch_in_the_table_exists() -> None:
     for name in registry.torch_operators():
         namespace, packet, *kind = name.split(".")
         if namespace == "aten":
-            packets = [p for p in (getattr(aten, packet, None), getattr(aten, f"{packet}_", None)) if p is not None]
+            packets = [
+                p for p in (getattr(aten, packet, None), getattr(aten, f"{packet}_", None)) if p is not None
+            ]
             overloads = [overload for p in packets for overload in p.overloads()]
             assert packets, name
             assert not kind or kind[0] in overloads, name

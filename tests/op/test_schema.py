@@ -23,7 +23,13 @@ aten = torch.ops.aten
         (aten.max.dim_max, (), ("max", "max_values"), ("max", "max_values"), None),
         # The schema does not say that it writes.
         (aten.native_batch_norm.default, ("running_mean", "running_var"), (), (None, None, None), None),
-        (aten._native_batch_norm_legit.default, ("running_mean", "running_var"), (), (None, None, None), None),
+        (
+            aten._native_batch_norm_legit.default,
+            ("running_mean", "running_var"),
+            (),
+            (None, None, None),
+            None,
+        ),
         (aten._foreach_add_.List, ("self",), (), (), None),
         (aten.detach.default, (), (), (None,), "self"),
         (aten.copy_.default, ("self",), (), ("self",), None),

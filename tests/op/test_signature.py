@@ -20,11 +20,23 @@ def linear() -> PlacementSignature:
     """x [m, k], w [n, k], bias [n]."""
     return (
         PlacementSignature.builder(3, 1)
-        .add_input("S0").add_input("R").add_optional_input("R").add_output("S0").build()
-        .add_input(S(1)).add_input(S(1)).add_optional_input(P).add_output(P).build()
-        .add_input(R).add_input("S(0)").add_optional_input("S0").add_output("S1").build()
+        .add_input("S0")
+        .add_input("R")
+        .add_optional_input("R")
+        .add_output("S0")
+        .build()
+        .add_input(S(1))
+        .add_input(S(1))
+        .add_optional_input(P)
+        .add_output(P)
+        .build()
+        .add_input(R)
+        .add_input("S(0)")
+        .add_optional_input("S0")
+        .add_output("S1")
+        .build()
         .finish()
-    )  # fmt: skip
+    )
 
 
 def test_it_lists_all_rules() -> None:
@@ -55,7 +67,7 @@ def test_it_lists_all_rules() -> None:
         ([["S0"], ["R"], ["R"]], ((S(0),),)),
         ([[dt.Shard(0)], [dt.Replicate()], [dt.Replicate()]], ((S(0),),)),
     ],
-)  # fmt: skip
+)
 def test_match(inputs: Any, outputs: Any) -> None:
     assert linear().match(inputs) == outputs
 

@@ -1,15 +1,18 @@
 """The placement table in an operator file's docstring is the rules in use, row by row.
 
-How a table is read: a header line names the columns, set apart by two spaces or more; each row below has one role
-for each column, R, S(name), P, or alternatives `S(d)|P`; what stands right of the last column is a remark. TABLES
-ties columns to the inputs and outputs of one call, in order, and names the dims of every tensor: `x[m k]`. A name
-given as `d=m n` stands for each of these dims in turn. So every row becomes exact roles, and the set of all of
-them must be the set of rules that the operator has for that call: a row too many fails, and a row too few.
+How a table is read: a header line names the columns, set apart by two spaces or more; each row below has one
+role for each column, R, S(name), P, or alternatives `S(d)|P`; what stands right of the last column is a
+remark. TABLES ties columns to the inputs and outputs of one call, in order, and names the dims of every
+tensor: `x[m k]`. A name given as `d=m n` stands for each of these dims in turn. So every row becomes exact
+roles, and the set of all of them must be the set of rules that the operator has for that call: a row too many
+fails, and one too few.
 """
 
 import re
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
@@ -34,8 +37,8 @@ class Table(NamedTuple):
     Attributes:
         file: the operator file.
         call: the call whose rules are compared.
-        columns: `x[m k], w[k n] -> y[m n]`: header words of inputs and outputs in the call's order, dims named as the
-            table names them; a column used for several tensors is written once for each.
+        columns: `x[m k], w[k n] -> y[m n]`: header words of inputs and outputs in the call's order, dims
+            named as the table names them; a column used for several tensors is written once for each.
         names: a table's name for several dims: {"d": "m n"}.
         leave_out: parts of rows that are about other calls.
         where: a remark -> names that hold in its rows: {"d is kept": {"d": "m"}}.
@@ -44,9 +47,9 @@ class Table(NamedTuple):
     file: str
     call: Call
     columns: str
-    names: dict[str, str] = {}
+    names: Mapping[str, str] = MappingProxyType({})
     leave_out: tuple[str, ...] = ()
-    where: dict[str, dict[str, str]] = {}
+    where: Mapping[str, dict[str, str]] = MappingProxyType({})
 
 
 # For a call that reduces b of [a b].
@@ -59,30 +62,82 @@ def made() -> list[Table]:
     call = Call.of
     return [
         Table("matmul.py", call(aten.mm.default, r(4, 5), r(5, 7)), "x[m k], w[k n] -> y[m n]"),
-        Table("pointwise.py", call(aten.sigmoid_backward.default, r(4, 5), r(4, 5)), "x1[a b], x2[a b] -> y[a b]",
-              {"d": "a b"}, ("where x2 has size 1",)),
-        Table("pointwise.py", call(aten.atan2.default, r(4, 5), r(5)), "x1[a b], x2[b] -> y[a b]",
-              {"d": "a b"}, ("a backward",), {"or no d": {"d": "a"}}),
+        Table(
+            "pointwise.py",
+            call(aten.sigmoid_backward.default, r(4, 5), r(4, 5)),
+            "x1[a b], x2[a b] -> y[a b]",
+            {"d": "a b"},
+            ("where x2 has size 1",),
+        ),
+        Table(
+            "pointwise.py",
+            call(aten.atan2.default, r(4, 5), r(5)),
+            "x1[a b], x2[b] -> y[a b]",
+            {"d": "a b"},
+            ("a backward",),
+            {"or no d": {"d": "a"}},
+        ),
         Table("softmax.py", call(aten._softmax.default, r(4, 5), 1, False), "x[a b] -> y[a b]", {"d": "a b"}),
-        Table("softmax.py", call(aten._softmax_backward_data.default, r(4, 5), r(4, 5).softmax(1), 1, torch.float64),
-              "dy[a b], y[a b] -> dx[a b]", {"d": "a b"}),
-        Table("logsumexp.py", call(aten.logsumexp.default, r(4, 5), [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT),
-        Table("vector_norm.py", call(aten.linalg_vector_norm.default, r(4, 5), 2, [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT),
+        Table(
+            "softmax.py",
+            call(aten._softmax_backward_data.default, r(4, 5), r(4, 5).softmax(1), 1, torch.float64),
+            "dy[a b], y[a b] -> dx[a b]",
+            {"d": "a b"},
+        ),
+        Table(
+            "logsumexp.py", call(aten.logsumexp.default, r(4, 5), [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT
+        ),
+        Table(
+            "vector_norm.py",
+            call(aten.linalg_vector_norm.default, r(4, 5), 2, [1]),
+            "x[a b] -> y[a]",
+            where=KEPT_OR_NOT,
+        ),
         Table("variance.py", call(aten.var.correction, r(4, 5), [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT),
         Table("max_min.py", call(aten.amax.default, r(4, 5), [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT),
-        Table("arg_max.py", call(aten.max.dim, r(4, 5), 1), "x[a b] -> values[a], indices[a]", where=KEPT_OR_NOT),
+        Table(
+            "arg_max.py", call(aten.max.dim, r(4, 5), 1), "x[a b] -> values[a], indices[a]", where=KEPT_OR_NOT
+        ),
         Table("reduce.py", call(aten.sum.dim_IntList, r(4, 5), [1]), "x[a b] -> y[a]", where=KEPT_OR_NOT),
-        Table("embedding.py", call(aten.embedding.default, r(7, 5), ids), "w[v e], ids[a c] -> y[a c e]", {"b": "a c"}),
-        Table("embedding.py", call(aten.embedding_dense_backward.default, r(4, 3, 5), ids, 7, -1, False),
-              "dy[a c e], ids[a c] -> dw[v e]", {"b": "a c"}),
-        Table("gather.py", call(aten.index_select.default, r(6, 5), 0, Values().ints(6, 3)), "x[d e], i[b] -> y[b e]"),
-        Table("concat.py", call(aten.cat.default, [r(4, 5), r(4, 3)], 1), "every x[e d], every x[e d2] -> y[e d]", {},
-              ("all cut alike", "all others empty")),
+        Table(
+            "embedding.py",
+            call(aten.embedding.default, r(7, 5), ids),
+            "w[v e], ids[a c] -> y[a c e]",
+            {"b": "a c"},
+        ),
+        Table(
+            "embedding.py",
+            call(aten.embedding_dense_backward.default, r(4, 3, 5), ids, 7, -1, False),
+            "dy[a c e], ids[a c] -> dw[v e]",
+            {"b": "a c"},
+        ),
+        Table(
+            "gather.py",
+            call(aten.index_select.default, r(6, 5), 0, Values().ints(6, 3)),
+            "x[d e], i[b] -> y[b e]",
+        ),
+        Table(
+            "concat.py",
+            call(aten.cat.default, [r(4, 5), r(4, 3)], 1),
+            "every x[e d], every x[e d2] -> y[e d]",
+            {},
+            ("all cut alike", "all others empty"),
+        ),
         Table("rearrange.py", call(aten.flip.default, r(4, 5), [0]), "x[d e] -> y[d e]"),
-        Table("linear.py", call(aten.linear.default, r(3, 4, 5), r(7, 5), r(7)), "x[a c i], w[0 1], b[0] -> y[a c o]", {"d": "a c"}),
-        Table("copy.py", call(aten.copy_.default, r(4, 5), r(4, 5)), "x[a b], y[a b] -> x after[a b]", {"d": "a b"},
-              ("where y has size 1",)),
-    ]  # fmt: skip
+        Table(
+            "linear.py",
+            call(aten.linear.default, r(3, 4, 5), r(7, 5), r(7)),
+            "x[a c i], w[0 1], b[0] -> y[a c o]",
+            {"d": "a c"},
+        ),
+        Table(
+            "copy.py",
+            call(aten.copy_.default, r(4, 5), r(4, 5)),
+            "x[a b], y[a b] -> x after[a b]",
+            {"d": "a b"},
+            ("where y has size 1",),
+        ),
+    ]
 
 
 TABLES = made()
@@ -137,7 +192,7 @@ def blocks(docstring: str) -> list[list[str]]:
 
 
 def columns(header: str, wanted: list[str]) -> list[int] | None:
-    """Where the wanted header words stand, from left to right where a word stands twice; None if one is missing."""
+    """Where the wanted header words stand, left to right where one stands twice; None if one is missing."""
     found: list[int] = []
     for word in wanted:
         starts = [match.start() for match in re.finditer(r"\S+(?: \S+)*", header) if match[0] == word]
@@ -157,7 +212,9 @@ def cell(line: str, start: int) -> str:
 def parse_columns(text: str) -> tuple[list[tuple[str, list[str]]], int]:
     """`x[m k], w[k] -> y[m]`: header word and dim names of each tensor, and how many are inputs."""
     sides = text.split(" -> ")
-    found = [[(m[1].strip(), m[2].split()) for m in re.finditer(r"([^,\[]+)\[([^\]]*)\]", side)] for side in sides]
+    found = [
+        [(m[1].strip(), m[2].split()) for m in re.finditer(r"([^,\[]+)\[([^\]]*)\]", side)] for side in sides
+    ]
     return [*found[0], *found[1]], len(found[0])
 
 
@@ -166,7 +223,8 @@ def documented(table: Table, docstring: str) -> set[Row]:
     tensors, n_inputs = parse_columns(table.columns)
     words = [name for name, _ in tensors]
     block, places = next(
-        ((block, places) for block in blocks(docstring) if (places := columns(block[0], words)) is not None), ([], [])
+        ((block, places) for block in blocks(docstring) if (places := columns(block[0], words)) is not None),
+        ([], []),
     )
     assert places, f"no table of {table.file} has the columns {words}"
     rows: set[Row] = set()
@@ -174,7 +232,9 @@ def documented(table: Table, docstring: str) -> set[Row]:
         cells = [cell(line, start) for start in places]
         if not any(cells) or any(part in line for part in table.leave_out):
             continue
-        assert all(CELL.match(c) for c in cells), f"{table.file}: not a role in every column: `{line.strip()}`"
+        assert all(CELL.match(c) for c in cells), (
+            f"{table.file}: not a role in every column: `{line.strip()}`"
+        )
         remark = line[max(places) :]
         names = dict(table.names)
         for part, meant in table.where.items():

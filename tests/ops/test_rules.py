@@ -33,8 +33,21 @@ MISSING_OK = [
 # Operators with a class that no sample calls, and why.
 UNSAMPLED = {
     **dict.fromkeys(
-        "normal normal_functional uniform random exponential geometric cauchy log_normal bernoulli rand_like randn_like "
-        "randint_like native_dropout".split(),
+        [
+            "normal",
+            "normal_functional",
+            "uniform",
+            "random",
+            "exponential",
+            "geometric",
+            "cauchy",
+            "log_normal",
+            "bernoulli",
+            "rand_like",
+            "randn_like",
+            "randint_like",
+            "native_dropout",
+        ],
         "random: tests/ops/test_fill.py compares it with torch's stream",
     ),
     **dict.fromkeys(
@@ -49,11 +62,21 @@ UNSAMPLED = {
         [f"_scaled_dot_product_fused_attention_overrideable{backward}" for backward in ("", "_backward")],
         "other devices' form of the same class",
     ),
-    **dict.fromkeys("_fused_rms_norm _fused_rms_norm_backward".split(), "torch gives it on CUDA only"),
-    **dict.fromkeys("new_empty empty_like new_empty_strided".split(), "values are whatever the memory held"),
+    **dict.fromkeys(["_fused_rms_norm", "_fused_rms_norm_backward"], "torch gives it on CUDA only"),
+    **dict.fromkeys(["new_empty", "empty_like", "new_empty_strided"], "values are whatever the memory held"),
     **dict.fromkeys(
-        "true_divide alias unsafe_split unsafe_split_with_sizes _unsafe_index _unsafe_index_put _neg_view "
-        "_reshape_alias _index_put_impl unsafe_chunk".split(),
+        [
+            "true_divide",
+            "alias",
+            "unsafe_split",
+            "unsafe_split_with_sizes",
+            "_unsafe_index",
+            "_unsafe_index_put",
+            "_neg_view",
+            "_reshape_alias",
+            "_index_put_impl",
+            "unsafe_chunk",
+        ],
         "another name, that torch gives in graphs of its own, of an operator that is sampled",
     ),
 }

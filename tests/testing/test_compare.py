@@ -30,7 +30,9 @@ def test_a_test_case_may_come_first() -> None:
     assert_tensor_allclose(case, A, on_mesh(A), rtol=0, atol=0)
     with pytest.raises(AssertionError):
         assert_tensor_equal(case, A, A + 1)
-    with pytest.raises(TypeError, match="two tensors to compare, a test case before them at most; got 1 arguments"):
+    with pytest.raises(
+        TypeError, match="two tensors to compare, a test case before them at most; got 1 arguments"
+    ):
         assert_tensor_equal(A)
 
 
@@ -40,7 +42,10 @@ def test_a_test_case_may_come_first() -> None:
         (A[:4], r"shape \[5, 2\] against \[4, 2\]"),
         (A.double(), "dtype torch.float32 against torch.float64"),
         (A + torch.tensor([[0.0, 0.5]]), r"5 of 10 values differ, first at \[0, 1\]: 1.0 against 1.5"),
-        (A.index_fill(0, torch.tensor([2]), float("nan")), r"2 of 10 values differ, first at \[2, 0\]: 4.0 against nan"),
+        (
+            A.index_fill(0, torch.tensor([2]), float("nan")),
+            r"2 of 10 values differ, first at \[2, 0\]: 4.0 against nan",
+        ),
     ],
 )
 def test_the_text_says_in_what_they_differ(b: torch.Tensor, message: str) -> None:
@@ -55,7 +60,9 @@ def test_equal_is_bit_for_bit() -> None:
         assert_tensor_equal(torch.tensor([0.0]), torch.tensor([-0.0]))
     with pytest.raises(AssertionError, match="1 of 1 values differ"):
         assert_tensor_equal(torch.tensor([1.0]), torch.nextafter(torch.tensor([1.0]), torch.tensor([2.0])))
-    assert_tensor_equal(torch.tensor([float("nan"), float("inf")]), torch.tensor([float("nan"), float("inf")]))
+    assert_tensor_equal(
+        torch.tensor([float("nan"), float("inf")]), torch.tensor([float("nan"), float("inf")])
+    )
     assert_tensor_equal(torch.tensor([1 + 2j]), torch.tensor([1 + 2j]))
     assert_tensor_equal(torch.tensor(3), 3)
 
@@ -84,8 +91,11 @@ def test_close_is_equal_for_whole_numbers(dtype: torch.dtype) -> None:
 def test_arguments_are_a_product() -> None:
     found = list(gen_arg_list(OrderedDict(shape=[(2, 3), (4,)], dtype=[torch.float32, torch.int64])))
     assert found == [
-        ((2, 3), torch.float32), ((2, 3), torch.int64), ((4,), torch.float32), ((4,), torch.int64),
-    ]  # fmt: skip
+        ((2, 3), torch.float32),
+        ((2, 3), torch.int64),
+        ((4,), torch.float32),
+        ((4,), torch.int64),
+    ]
 
 
 @pytest.mark.parametrize("cuda", ["cuda", "cuda:0", torch.device("cuda", 0)])

@@ -207,7 +207,11 @@ def test_calls_of_a_program_are_taken_down() -> None:
         (x @ w).relu().sum().backward()
 
     ops = [found.param.op for found in calls_in(program) if isinstance(found.param, TorchCall)]
-    assert [op for op in ops if "detach" not in op][:3] == ["aten.mm.default", "aten.relu.default", "aten.sum.default"]
+    assert [op for op in ops if "detach" not in op][:3] == [
+        "aten.mm.default",
+        "aten.relu.default",
+        "aten.sum.default",
+    ]
     assert "aten.threshold_backward.default" in ops
     assert ops.count("aten.mm.default") == 3
 

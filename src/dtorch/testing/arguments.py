@@ -20,8 +20,7 @@ def gen_arg_list(arguments: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Any, 
     Yields:
         One value for each name. Devices that this machine lacks ("cuda" without a GPU) are left out.
     """
-    for values in product(*(_present(values) for values in arguments.values())):
-        yield values
+    yield from product(*(_present(values) for values in arguments.values()))
 
 
 def _present(values: Sequence[Any]) -> list[Any]:

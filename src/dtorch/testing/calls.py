@@ -1,4 +1,4 @@
-"""Calls to judge: an operator with small plain inputs, given directly or taken down from a running function."""
+"""Calls to judge: an operator with small plain inputs, given directly or taken down from a function."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Call:
         return flatten(self.param.func(*fill(self.param.args, values), **fill(self.param.kwargs, values)))
 
     def key(self) -> str:
-        """What makes two calls the same to a judge: everything but the values of tensors and of most floats."""
+        """What makes two calls the same to a judge: all but the values of tensors and of most floats."""
         kinds = [None if x is None else (tuple(x.shape), x.dtype, x.stride()) for x in self.inputs]
         return f"{_without_floats(self.param)} {kinds}"
 

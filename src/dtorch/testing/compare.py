@@ -1,7 +1,7 @@
 """Comparing tensors, plain or distributed, in a test.
 
-What is not distributed must equal torch bit for bit (`assert_tensor_equal`). A sum split over devices is rounded
-in another order, so distributed results are close (`assert_tensor_allclose`), by one table of tolerances.
+What is not distributed must equal torch bit for bit (`assert_tensor_equal`). A sum split over devices is
+rounded in another order, so distributed results are close (`assert_tensor_allclose`), by one table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOLERANCES: dict[torch.dtype, Tolerance] = {
     torch.complex64: Tolerance(1e-5, 2e-5),
     torch.complex32: Tolerance(2e-3, 2e-3),
 }
-"""By dtype; a few units in the last place times the length of a small sum. Integers and bools must be equal."""
+"""A few units in the last place times the length of a small sum. Integers and bools must be equal."""
 
 EXACT = Tolerance(0.0, 0.0)
 
@@ -121,7 +121,9 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _describe(a: torch.Tensor, b: torch.Tensor, wrong: torch.Tensor, wanted: Tolerance) -> str:
     where = tuple(int(i) for i in wrong.nonzero()[0])
-    text = f"{int(wrong.sum())} of {a.numel()} values differ, first at {list(where)}: {a[where].item()} against "
+    text = (
+        f"{int(wrong.sum())} of {a.numel()} values differ, first at {list(where)}: {a[where].item()} against "
+    )
     text += f"{b[where].item()}"
     if wanted == EXACT:
         return text

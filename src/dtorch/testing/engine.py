@@ -1,4 +1,4 @@
-"""The same call through the real door: distributed tensors, the engine, autograd; compared with plain torch."""
+"""The same call through the real door: distributed tensors, engine, autograd; compared with torch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ from dtorch.testing.local import parts_of
 
 
 def distributed(
-    full: torch.Tensor, layout: Layout, mesh: DeviceMesh, generator: torch.Generator | None, requires_grad: bool = False
+    full: torch.Tensor,
+    layout: Layout,
+    mesh: DeviceMesh,
+    generator: torch.Generator | None,
+    requires_grad: bool = False,
 ) -> Tensor:
-    """A leaf of a given value and layout; its pending sums, if any, of mixed sign and unequal size (`parts_of`)."""
+    """A leaf of a given value and layout; its pending sums, if any, are those of `parts_of`."""
     full = copy(full)
     spec = Spec(tuple(full.shape), full.stride(), full.dtype, layout, mesh)
     tensor = wrap(Operand(spec, parts_of(full, layout, mesh, generator)), Graph.default_graph())
@@ -99,8 +103,11 @@ class Reference:
                     return f"output {i}: {found} is not {wanted}"
                 continue
             if tuple(found.shape) != tuple(wanted.shape) or found.dtype != wanted.dtype:
-                return f"output {i} says {list(found.shape)} {found.dtype}, not {list(wanted.shape)} {wanted.dtype}"
-            if found.requires_grad != (self.cotangents[i] is not None) and any(c is not None for c in self.cotangents):
+                says = f"{list(found.shape)} {found.dtype}"
+                return f"output {i} says {says}, not {list(wanted.shape)} {wanted.dtype}"
+            if found.requires_grad != (self.cotangents[i] is not None) and any(
+                c is not None for c in self.cotangents
+            ):
                 return f"output {i} has requires_grad={found.requires_grad}"
             why = difference(plain(found), wanted, self.call.tolerance(wanted))
             if why is not None:
@@ -110,11 +117,15 @@ class Reference:
     def _compare_gradients(self, leaves: list[Any], outputs: list[Any]) -> str | None:
         if all(c is None for c in self.cotangents):
             return None
-        cotangents = [None if c is None else self._cotangent(c, y) for c, y in zip(self.cotangents, outputs, strict=True)]
+        cotangents = [
+            None if c is None else self._cotangent(c, y)
+            for c, y in zip(self.cotangents, outputs, strict=True)
+        ]
         try:
             gradients = _backward(leaves, outputs, cotangents)
         except Exception as error:
             return f"backward: {type(error).__name__}: {error}"
+        found: Any
         for i, (found, wanted) in enumerate(zip(gradients, self.gradients, strict=True)):
             if (found is None) != (wanted is None):
                 return f"gradient {i} is {'absent' if found is None else 'there'}, unlike torch's"

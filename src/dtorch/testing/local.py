@@ -24,7 +24,9 @@ from dtorch.spec import Spec
 from dtorch.testing.calls import Call, copy
 from dtorch.testing.compare import Tolerance, difference
 
-UNCHECKED = re.compile(r"backward|fused|native_|loss|norm|pool|attention|cdist|grid_sampler|upsample|bag|ctc|renorm")
+UNCHECKED = re.compile(
+    r"backward|fused|native_|loss|norm|pool|attention|cdist|grid_sampler|upsample|bag|ctc|renorm"
+)
 """Torch operators whose kernels trust the sizes and indices they are given, and would write out of bounds."""
 
 Layouts = tuple[Layout | None, ...]
@@ -72,7 +74,9 @@ def parts_of(
         apart: axes on which replicas are tensors of their own nevertheless.
     """
     spread = [mesh.shape[axis] for axis in layout.partial]
-    addends = _exact_addends(full, prod(spread)) if generator is None else _addends(full, prod(spread), generator)
+    addends = (
+        _exact_addends(full, prod(spread)) if generator is None else _addends(full, prod(spread), generator)
+    )
     made: dict[Any, torch.Tensor] = {}
     parts = []
     for coord in mesh.coords:
@@ -102,7 +106,11 @@ def _addends(full: torch.Tensor, count: int, generator: torch.Generator) -> list
 
 def _exact_addends(full: torch.Tensor, count: int) -> list[torch.Tensor]:
     """Powers of two times the value: summed in order, nothing is rounded."""
-    return [full.clone()] if count == 1 else [full * 2 ** (count - 1), *(full * -(2**i) for i in range(count - 1)[::-1])]
+    return (
+        [full.clone()]
+        if count == 1
+        else [full * 2 ** (count - 1), *(full * -(2**i) for i in range(count - 1)[::-1])]
+    )
 
 
 def wrong_value(
@@ -162,7 +170,9 @@ class Bench:
         self.mesh = mesh
         self.operator_class = operator_class or call.operator_class
         self.expected = call.run()
-        self._written = [copy(x) if i in call.written and x is not None else x for i, x in enumerate(call.inputs)]
+        self._written = [
+            copy(x) if i in call.written and x is not None else x for i, x in enumerate(call.inputs)
+        ]
         if call.written:
             call.run(tuple(self._written))
         self._seed = seed
@@ -223,7 +233,9 @@ class Bench:
             if layout is None:
                 continue
             if i in self.call.written:
-                found = wrong_value(parts[i], layout, self.mesh, self._written[i], self.call.tolerance(self._written[i]))
+                found = wrong_value(
+                    parts[i], layout, self.mesh, self._written[i], self.call.tolerance(self._written[i])
+                )
                 if found is not None:
                     return f"written input {i}: {found}"
             elif any(difference(now, then) for now, then in zip(parts[i], before[i], strict=True)):
@@ -231,7 +243,7 @@ class Bench:
         return None
 
     def candidates(self, number: int) -> list[Layout]:
-        """Layouts of one output worth trying on the only mesh axis; a plain value counts as 0-dim and whole."""
+        """Layouts of one output worth trying on the only mesh axis; a plain value is 0-dim and whole."""
         full = self.expected[number]
         if not isinstance(full, torch.Tensor):
             return [layout_of(self.mesh, (), ("R",))]
@@ -240,8 +252,8 @@ class Bench:
     def is_safe(self, layouts: Layouts) -> bool:
         """Whether a rule that nobody has vouched for may be run at all: torch checks sizes, or they fit.
 
-        Sizes of a sample are distinct, so dims of one size are one dim and must be cut alike. Indices may point
-        anywhere in dims that the index tensors themselves do not have, so these stay whole.
+        Sizes of a sample are distinct, so dims of one size are one dim and must be cut alike. Indices may
+        point anywhere in dims that the index tensors themselves do not have, so these stay whole.
         """
         if not UNCHECKED.search(getattr(self.call.param, "op", "")):
             return True
@@ -255,7 +267,11 @@ class Bench:
                 for n, here in zip(x.shape, layout.local_shape(coord), strict=True):
                     # Some kernels divide by a size.
                     empty = n > 0 and here == 0
-                    if empty or local.setdefault(n, here) != here or (indexed and n != here and n not in indexed):
+                    if (
+                        empty
+                        or local.setdefault(n, here) != here
+                        or (indexed and n != here and n not in indexed)
+                    ):
                         return False
         return True
 
@@ -277,13 +293,12 @@ def _is_float(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def rows(call: Call, keep: Sequence[tuple[Role, ...]], limit: int, generator: torch.Generator) -> list[tuple[Role, ...]]:
-    """Rows of input roles to try on one axis: all, or where these are many the kept, their neighbours, and a sample."""
+def rows(
+    call: Call, keep: Sequence[tuple[Role, ...]], limit: int, generator: torch.Generator
+) -> list[tuple[Role, ...]]:
+    """Rows of input roles to try on one axis: all, or of many the kept, their neighbours, and a sample."""
     integers_too = getattr(call.operator_class, "linear_inputs", None) is not None
-    roles = [
-        roles_of(x, x is not None and (integers_too or _is_float(x)))
-        for x in call.inputs
-    ]
+    roles = [roles_of(x, x is not None and (integers_too or _is_float(x))) for x in call.inputs]
     if prod(map(len, roles)) <= limit:
         return list(product(*roles))
     # Operators that write their rules down nowhere have at least these: all inputs alike.
@@ -294,5 +309,7 @@ def rows(call: Call, keep: Sequence[tuple[Role, ...]], limit: int, generator: to
             found.update(dict.fromkeys(row[:i] + (role,) + row[i + 1 :] for role in options))
     chosen = list(found)[:limit]
     while len(chosen) < limit:
-        chosen.append(tuple(options[int(torch.randint(len(options), (), generator=generator))] for options in roles))
+        chosen.append(
+            tuple(options[int(torch.randint(len(options), (), generator=generator))] for options in roles)
+        )
     return list(dict.fromkeys(chosen))

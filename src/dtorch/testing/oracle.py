@@ -1,11 +1,11 @@
 """The judge of placement rules, by brute force.
 
-For one call on small meshes, every row of input placements is tried: whole, cut at each dim, pending sums of mixed
-sign and unequal size. The operator's own kernel runs on the shards, and what it gives is put together as every
-output placement would have it. So the oracle knows which rules are true:
+For one call on small meshes, every row of input placements is tried: whole, cut at each dim, pending sums of
+mixed sign and unequal size. The operator's own kernel runs on the shards, and what it gives is put together
+as every output placement would have it. So the oracle knows which rules are true:
 
-    wrong     a rule that is listed and gives another value, shape or dtype than plain torch, on shards, through
-              the engine, or in a gradient
+    wrong     a rule that is listed and gives another value, shape or dtype than plain torch, on shards,
+              through the engine, or in a gradient
     missing   input placements for which some output placement is right, and no rule is listed
 
     verdict = judge(torch.ops.aten.mm.default, torch.randn(4, 5), torch.randn(5, 7))
@@ -139,7 +139,11 @@ def _judge_on(
         layouts = bench.layouts([None if r is None else (r,) for r in roles])
         outputs = rules.outputs(roles, layouts)
         if outputs is None:
-            right = _always_right(bench, layouts) if bench.call.is_generic and not _cuts_one(bench.call, roles) else None
+            right = (
+                _always_right(bench, layouts)
+                if bench.call.is_generic and not _cuts_one(bench.call, roles)
+                else None
+            )
             if right is not None:
                 text = rule_text(roles, right)
                 missing.setdefault(text, []).append(Finding(shape, text, ""))
@@ -166,7 +170,7 @@ def _cuts_one(call: Call, roles: tuple[Role, ...]) -> bool:
 
 
 def _always_right(bench: Bench, layouts: Layouts) -> list[Layout] | None:
-    """Layouts of the outputs that are right, and stay right with other pending sums; None where there are none."""
+    """Layouts of the outputs that are right, and stay so with other pending sums; None without such."""
     right = bench.right_outputs(layouts)
     if not all(right):
         return None

@@ -2,8 +2,9 @@
 
     python -m dtorch.testing.rules [torch operator ...] [--rows N] [--calls N] [--all]
 
-Judges the operators that have a class of their own, or those named, on the calls that the samples make, and prints
-a table. `--all` adds element-wise operators and those without rules, whose missing rules are worth writing.
+Judges the operators that have a class of their own, or those named, on the calls that the samples make, and
+prints a table. `--all` adds element-wise operators and those without rules, whose missing rules are worth
+writing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dtorch.testing.samples import calls_by_operator, samples
 
 
 def own_operators() -> list[str]:
-    """Torch operators that have a class of their own, without overloads ("aten.max.dim" counts as aten.max)."""
+    """Torch operators that have a class of their own; "aten.max.dim" counts as aten.max."""
     return sorted({".".join(name.split(".")[:2]) for name in registry.torch_operators()})
 
 
@@ -55,7 +56,9 @@ def judge_operator(calls: Sequence[Call], max_calls: int, **options: Any) -> Ver
 def main() -> None:
     """Judge, print one line for each operator and what is wrong or missing, then the sums."""
     parser = argparse.ArgumentParser(prog="python -m dtorch.testing.rules", description=__doc__)
-    parser.add_argument("names", nargs="*", help="torch operators, such as aten.mm; default: all with a class")
+    parser.add_argument(
+        "names", nargs="*", help="torch operators, such as aten.mm; default: all with a class"
+    )
     parser.add_argument("--rows", type=int, default=400, help="rows of input placements tried for one call")
     parser.add_argument("--calls", type=int, default=20, help="calls judged for one operator")
     parser.add_argument("--all", action="store_true", help="operators without a class of their own too")
@@ -64,7 +67,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     calls = calls_by_operator()
     names = options.names or (list(calls) if options.all else [n for n in own_operators() if n in calls])
-    print(f"{len(samples())} samples, {len(names)} torch operators, meshes {[list(m) for m in MESHES]} and [2, 2]")
+    print(
+        f"{len(samples())} samples, {len(names)} torch operators, "
+        f"meshes {[list(m) for m in MESHES]} and [2, 2]"
+    )
     print(f"{'operator':34} {'class':22} calls  rules  tried  wrong missing  seconds", flush=True)
     sums: Counter[str] = Counter()
     for name in names:
@@ -80,7 +86,11 @@ def main() -> None:
                 print(f"    {word:8} {finding}")
         sys.stdout.flush()
         sums += Counter(
-            operators=1, rules=verdict.listed, tried=verdict.tried, wrong=len(verdict.wrong), missing=len(verdict.missing)
+            operators=1,
+            rules=verdict.listed,
+            tried=verdict.tried,
+            wrong=len(verdict.wrong),
+            missing=len(verdict.missing),
         )
     print(dict(sums))
     sys.exit(bool(sums["wrong"]))

@@ -1,8 +1,8 @@
 """Small programs whose every call below autograd, backward included, is judged.
 
-One line serves an operator, its overloads and its backward operators. Sizes are distinct, and such that 2 and 3
-devices cut them unevenly: on 3 devices the last holds nothing of a dim of size 4. Values are generic and of mixed
-sign. More programs come with the families: `samples_*.py`.
+One line serves an operator, its overloads and its backward operators. Sizes are distinct, and such that 2 and
+3 devices cut them unevenly: on 3 devices the last holds nothing of a dim of size 4. Values are generic and of
+mixed sign. More programs come with the families: `samples_*.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from dtorch.op.call import flatten
-from dtorch.op.schema import base_name, schema_of
 from dtorch.op.param import TorchCall
+from dtorch.op.schema import base_name, schema_of
 from dtorch.testing.calls import Call, calls_in
 
 FAMILIES = ("pointwise", "shape", "index", "reduce", "product", "nn")
@@ -72,13 +72,15 @@ def run_sample(sample: Sample) -> None:
     """Forward, and backward from every output that has a gradient."""
     outputs = [y for y in flatten(sample(Values())) if isinstance(y, torch.Tensor) and y.requires_grad]
     if outputs:
-        cotangents = [torch.arange(1, y.numel() + 1).mul(1.7).sin().to(y.dtype).reshape(y.shape) for y in outputs]
+        cotangents = [
+            torch.arange(1, y.numel() + 1).mul(1.7).sin().to(y.dtype).reshape(y.shape) for y in outputs
+        ]
         torch.autograd.backward(outputs, cotangents)
 
 
 @cache
 def calls_of(name: str) -> tuple[Call, ...]:
-    """The calls that one sample makes, each kind once; those without tensors or without determined values left out."""
+    """The calls that one sample makes, each kind once; not those without tensors or determined values."""
     calls = calls_in(lambda: run_sample(samples()[name]))
     return tuple(c for c in calls if c.inputs and _is_determined(c))
 

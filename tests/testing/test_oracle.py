@@ -34,6 +34,8 @@ def cases() -> dict[str, Call]:
         "where": call(aten.where.self, R.mask(5), R.constant(4, 5), R.constant(4, 1)),
         "view": call(aten.view.default, R.constant(4, 5, 6), [4, 30]),
         "cast": call(aten._to_copy.default, R.constant(4, 5).float(), dtype=torch.float64),
+        "amax": call(aten.amax.default, R.constant(4, 5), [1]),
+        "softmax": call(aten._softmax.default, R.constant(4, 5), 1, False),
         "nonzero": call(aten.nonzero.default, R.mask(4, 5)),
     }
 
@@ -75,6 +77,10 @@ WRONG = [
     ("clamp_", ("P",), ("P",)),
     ("where", ("R", "P", "R"), ("P",)),
     ("cast", ("P",), ("R",)),
+    ("amax", (1,), ("P",)),
+    ("amax", ("P",), ("P",)),
+    ("softmax", ("P",), ("P",)),
+    ("softmax", (1,), ("R",)),
 ]
 
 

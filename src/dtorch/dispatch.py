@@ -6,7 +6,8 @@ one-device tensors count as Replicate on the mesh of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,14 +20,16 @@ from dtorch.graph.recipe import Recipe
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op import registry
-from dtorch.op.operand import Operand
+from dtorch.op.operand import Operand, Scalar
 from dtorch.op.param import Slot, TorchCall
-from dtorch.op.schema import functional_of_in_place, functional_of_out, has_tag, schema_of
+from dtorch.op.schema import base_name, functional_of_in_place, functional_of_out, has_tag, schema_of
 from dtorch.spec import Spec
 from dtorch.tensor import Tensor, wrap
 
 _SLOTS = [Slot(i) for i in range(4096)]
 _TENSOR = object()
+_FLOAT = object()
+_FREE: dict[Any, frozenset[Any]] = {}
 _EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
 _CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 
@@ -83,17 +86,30 @@ def _run_in_place(func: Any, args: tuple, kwargs: dict) -> Any:
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
     """Scan, add to the graph, wrap what comes out."""
     tensors: list[torch.Tensor] = []
+    scalars: list[Scalar] = []
     key: list[Any] = [func]
-    for value in args:
-        if type(value) is Tensor:
+    free = _FREE.get(func)
+    if free is None:
+        free = _FREE[func] = _free_arguments(func)
+    for i, value in enumerate(args):
+        kind = type(value)
+        if kind is Tensor:
             tensors.append(value)
             key.append(value._operand.spec)
+        elif kind is float and i in free:
+            scalars.append(Scalar(value))
+            key.append(_FLOAT)
         else:
             _scan(value, tensors, key)
     for name, value in kwargs.items():
         key.append(name)
-        _scan(value, tensors, key)
-    mesh, graph, operands = _operands(tensors, key)
+        if type(value) is float and name in free:
+            scalars.append(Scalar(value))
+            key.append(_FLOAT)
+        else:
+            _scan(value, tensors, key)
+    mesh, graph, operands, plain = _operands(tensors, key)
+    operands += scalars  # type: ignore[arg-type]
 
     def make() -> TorchCall:
         return _call(func, args, kwargs)
@@ -101,9 +117,9 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     with graph.lock:
         if torch.is_autocast_enabled(mesh.device_type):
             with torch._C._DisableAutocast():
-                recipe, results = graph.constructor.call(key, operands, make)
+                recipe, results = graph.constructor.call(key, operands, make, plain)
         else:
-            recipe, results = graph.constructor.call(key, operands, make)
+            recipe, results = graph.constructor.call(key, operands, make, plain)
     if results is None:
         return run(func, args, kwargs)
     for i in recipe.written:
@@ -112,35 +128,51 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     return wrap_results(recipe, results, tensors, graph)
 
 
-def _operands(tensors: list[torch.Tensor], key: list[Any]) -> tuple[DeviceMesh, Graph, list[Operand]]:
-    """Home and operands of a call; plain tensors' specs are entered into the key."""
+def _operands(
+    tensors: list[torch.Tensor], key: list[Any]
+) -> tuple[DeviceMesh, Graph, list[Operand], Sequence[int]]:
+    """Home and operands of a call, and which of them are plain tensors, whose specs are entered into the key."""
     first = tensors[0]
     if type(first) is Tensor:
         mesh, graph = first._operand.spec.mesh, first._graph
         if all(type(t) is Tensor and t._operand.spec.mesh is mesh for t in tensors):
-            return mesh, graph, [t._operand for t in tensors]  # type: ignore[attr-defined]
+            return mesh, graph, [t._operand for t in tensors], ()  # type: ignore[attr-defined]
     mesh, graph = home(tensors, key[0])
     operands = [operand_of(t, mesh) for t in tensors]
     key.append(tuple([o.spec for o in operands]))
-    return mesh, graph, operands
+    return mesh, graph, operands, [i for i, t in enumerate(tensors) if not isinstance(t, Tensor)]
+
+
+def _free_arguments(func: Any) -> frozenset[Any]:
+    """Positions and names of the arguments whose float value is an input, not part of the key."""
+    names = registry.class_of(func).free_scalars.get(base_name(func), ())
+    known = schema_of(func).names
+    return frozenset([*names, *(known.index(name) for name in names if name in known)])
 
 
 def _call(func: Any, args: tuple, kwargs: dict) -> TorchCall:
-    slots = iter(_SLOTS)
-    return TorchCall(
-        _name(func),
-        tuple([_template(value, slots) for value in args]),
-        {name: _template(value, slots) for name, value in kwargs.items()},
-    )
+    free = _FREE[func]
+    count = _count(args) + _count(tuple(kwargs.values()))
+    slots, scalars = iter(_SLOTS), itertools.count(count)
+
+    def template(value: Any, name: Any = None) -> Any:
+        if type(value) is float and name in free:
+            return Slot(next(scalars), value)
+        if isinstance(value, torch.Tensor):
+            return next(slots)
+        if type(value) is list or type(value) is tuple:
+            return type(value)([template(item) for item in value])
+        return value
+
+    call_args = tuple([template(value, i) for i, value in enumerate(args)])
+    return TorchCall(_name(func), call_args, {name: template(value, name) for name, value in kwargs.items()})
 
 
-def _template(value: Any, slots: Iterator[Slot]) -> Any:
-    """An argument with its tensors replaced by slots, in the order in which `_scan` meets them."""
-    if isinstance(value, torch.Tensor):
-        return next(slots)
-    if type(value) is list or type(value) is tuple:
-        return type(value)([_template(item, slots) for item in value])
-    return value
+def _count(values: Any) -> int:
+    """Tensors among arguments, in the order in which `_scan` meets them."""
+    if isinstance(values, torch.Tensor):
+        return 1
+    return sum(map(_count, values)) if type(values) in (list, tuple) else 0
 
 
 def _carry_back(plain: torch.Tensor, operand: Operand) -> None:
@@ -330,5 +362,6 @@ def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
     while (upstream := operand.buffer.upstream) is not None:
         operand = upstream.base
     buffer = operand.buffer
+    x._graph.parts(operand)
     root = wrap(Operand(buffer.root_spec, buffer.root_parts, buffer), x._graph)
     return run(func, (root, size, stride, where), {})

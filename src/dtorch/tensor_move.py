@@ -50,7 +50,7 @@ class _Redistribute(torch.autograd.Function):
         spec = operand.spec
         with graph.lock, torch._C.DisableTorchFunction():
             if target is operand.layout and not ctx.moved:
-                return wrap(Operand(spec, operand.parts, operand.buffer, operand.offset), graph)
+                return wrap(operand, graph)
             graph.parts(operand)
             return wrap(graph.constructor.convert(operand, target, mesh, keep=False, implicit=False), graph)
 

@@ -49,7 +49,7 @@ def shared(tensor: Tensor) -> Tensor:
     from dtorch.tensor import wrap
 
     there = tensor._operand
-    return wrap(Operand(there.spec, there.parts, there.buffer, there.offset), tensor._graph)
+    return wrap(there, tensor._graph)
 
 
 def set_data(tensor: Tensor, value: torch.Tensor) -> None:
@@ -67,7 +67,7 @@ def set_data(tensor: Tensor, value: torch.Tensor) -> None:
         value = distribute(value, mesh, layout, tensor._graph)
     torch._C.TensorBase.data.__set__(tensor, value)  # type: ignore[attr-defined]
     there = value._operand
-    tensor._operand = Operand(there.spec, there.parts, there.buffer, there.offset)
+    tensor._operand = there
     tensor._graph = value._graph
 
 

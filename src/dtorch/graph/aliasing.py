@@ -70,8 +70,7 @@ def overwrite(constructor: GraphConstructor, operand: Operand, value: Operand) -
     """Write a value, under whatever layout, into an operand and all its aliases."""
     assert operand.parts is not None
     moved = constructor.convert(value, operand.layout, keep=False)
-    assert moved.parts is not None
-    _copy_into(operand.parts, moved.parts)
+    _copy_into(operand.parts, constructor.parts(moved))
     touched(constructor, operand)
 
 

@@ -26,12 +26,47 @@ def users_line() -> str:
     return "(called by autograd)"
 
 
-def explain(error: Exception, operator: Operator, given: Sequence[Operand | None]) -> Exception:
-    """The same kind of error, naming the operator, the placements it was given and the user's line."""
+_THEIRS: dict[Any, bool] = {}
+
+
+def users_place() -> Any:
+    """Code object and instruction of the nearest caller outside dtorch and torch; resolved by an error alone."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        ours = _THEIRS.get(code)
+        if ours is None:
+            ours = _THEIRS[code] = frame.f_globals.get("__name__", "").partition(".")[0] in ("dtorch", "torch")
+        if not ours:
+            return code, frame.f_lasti
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _line_of(place: Any) -> str:
+    if place is None:
+        return "(called by autograd)"
+    code, instruction = place
+    line = next((line for start, stop, line in code.co_lines() if start <= instruction < stop), None)
+    return f"{code.co_filename}:{line or code.co_firstlineno}"
+
+
+def explain(
+    error: Exception, operator: Operator, given: Sequence[Operand | None], place: Any = ()
+) -> Exception:
+    """The same kind of error, naming the operator, the placements it was given and the user's line.
+
+    Args:
+        error: what was raised.
+        operator: the operator that raised it.
+        given: its inputs.
+        place: where the user called it, from `users_place`; by default the present caller.
+    """
     if isinstance(error, DtorchError):
         return error
-    places = ", ".join("-" if x is None else str(list(x.spec.placements)) for x in given)
-    text = f"{error}\n  in {operator.describe()} with placements {places}\n  called from {users_line()}"
+    places = ", ".join("-" if x is None or x.spec is None else str(list(x.spec.placements)) for x in given)
+    where = users_line() if place == () else _line_of(place)
+    text = f"{error}\n  in {operator.describe()} with placements {places}\n  called from {where}"
     try:
         explained = type(error)(text)
     except Exception:
@@ -92,3 +127,14 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
             plans[number] = plan._replace(spec=Spec(meta.shape, meta.stride, meta.dtype, spec.layout, spec.mesh))
     recipe.outputs = tuple(plans)
     recipe.checked = True
+    _allow_recording(recipe)
+
+
+def _allow_recording(recipe: Recipe) -> None:
+    plans = recipe.outputs
+    assert plans is not None
+    recipe.kept = tuple(j for j, plan in enumerate(plans) if plan.source in ("fresh", "view"))
+    recipe.moves = any(plan.target is not None for plan in plans)
+    recipe.nbytes = sum(plan.spec.nbytes for plan in plans if plan.source == "fresh" and plan.spec is not None)
+    known = all(plan.source in ("fresh", "view", "argument") for plan in plans)
+    recipe.lazy = known and not recipe.write_back and not recipe.operator.draws()

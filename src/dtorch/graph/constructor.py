@@ -16,14 +16,16 @@ import torch
 from dtorch import redistribute
 from dtorch.errors import PlacementError
 from dtorch.graph import aliasing
+from dtorch.graph.calm import calm
 from dtorch.graph.build import Surroundings, build
-from dtorch.graph.confirm import confirm, explain
+from dtorch.graph.confirm import confirm, explain, users_place
 from dtorch.graph.logical_graph import Node
+from dtorch.graph.pending import MAX_BYTES, MAX_NODES, Pending
 from dtorch.graph.recipe import OutputPlan, Recipe
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.call import meta_of
-from dtorch.op.operand import Operand, Parts, Upstream, copied
+from dtorch.op.operand import Failed, Operand, Parts, Upstream, copied
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam, TorchCall
 from dtorch.ops.standard.convert import Convert, ConvertParam
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 MAX_RECIPES = 20_000
 """Recipes kept, least recently built first to go; a Llama training step has about 300."""
+
+MAX_SNAPSHOT_BYTES = 2**20
+"""Plain operands up to this size are copied when recorded; beside a larger one the call runs at once."""
 
 _current_backward = torch._C._current_graph_task_id
 _default_dtype = torch.get_default_dtype
@@ -46,50 +51,149 @@ class GraphConstructor:
     """Adds operators to one graph. Recipes are shared by all graphs, since they hold no values."""
 
     _recipes: OrderedDict[Any, Recipe] = OrderedDict()
-    _converts: OrderedDict[Any, Convert] = OrderedDict()
+    _converts: OrderedDict[Any, Recipe] = OrderedDict()
     _lock = threading.Lock()
 
-    def __init__(self, graph: Graph, runner: Any) -> None:
+    def __init__(self, graph: Graph, runner: Any, eager: bool) -> None:
         self.graph = graph
         self.runner = runner
+        self.eager = eager
+        self.pending = Pending()
+        self._last_backward = -1
 
     # -- adding ---------------------------------------------------------------------------------------------
 
     def call(
-        self, key: list[Any], operands: Sequence[Operand], make: Callable[[], OpParam]
+        self,
+        key: list[Any],
+        operands: list[Operand],
+        make: Callable[[], OpParam],
+        plain: Sequence[int] = (),
     ) -> tuple[Recipe, Results | None]:
-        """Add a call to the graph and run it; the caller holds the graph's lock.
+        """Add a call to the graph; the caller holds the graph's lock.
 
         Args:
             key: hashable items that determine the call: the operator, its arguments, the operands' specs. What
                 the answer depends on beside these is added here.
             operands: the tensors.
             make: makes the operator's parameters, asked on a miss.
+            plain: operands that are the user's plain tensors, which may change after the call.
 
         Returns:
             The recipe, and for each output an operand, the number of the input it is, or a plain value. None
             for the outputs where pending sums had to be reduced in place first: operands have other specs now,
             so the call is to be made again.
         """
+        lazy = not self.eager
         for i, operand in enumerate(operands):
-            if operand.buffer.upstream is not None:
+            if operand.shared is not None and operand.shared.upstream is not None:
+                self.flush()
                 aliasing.refresh(self, operand)
+                lazy = False
             if operand.converted is not None and operand.conversions():
                 key.append((i, *operand.converted))
-        in_backward = _current_backward() != -1
-        around = (self.graph.policy, in_backward, _default_dtype())
+        task = _current_backward()
+        around = (self.graph.policy, task != -1, _default_dtype())
+        if around[2] is not self.pending.default_dtype:
+            self.flush()
+            self.pending.default_dtype = around[2]
         key.append(around)
         full_key = tuple(key)
         recipe = self._recipes.get(full_key)
         if recipe is None:
-            held = {i: tuple(o.conversions() or ()) for i, o in enumerate(operands)}
+            held = {i: tuple(o.conversions() or ()) for i, o in enumerate(operands) if o.converted is not None}
             recipe = build(make(), [o.spec for o in operands], held, Surroundings(*around))
             self._keep(full_key, recipe)
         if recipe.reduce_first:
+            self.flush()
             for i in recipe.reduce_first:
                 aliasing.reduce_in_place(self, operands[i])
             return recipe, None
-        return recipe, self._run(recipe, operands, in_backward)
+        if lazy and recipe.lazy and (not plain or self._snapshot(recipe, operands, plain)):
+            if task != self._last_backward and task != -1:
+                self._last_backward = task
+                torch.autograd.Variable._execution_engine.queue_callback(self.flush)
+            return recipe, self._record(recipe, operands)
+        return recipe, self._run(recipe, operands, task != -1)
+
+    def _snapshot(self, recipe: Recipe, operands: list[Operand], plain: Sequence[int]) -> bool:
+        """Copy plain operands, for they may change before the call runs; False where running now is cheaper."""
+        if any(i in recipe.written or operands[i].spec.nbytes > MAX_SNAPSHOT_BYTES for i in plain):
+            return False
+        for i in plain:
+            parts = operands[i].parts
+            assert parts is not None
+            operands[i] = Operand(operands[i].spec, copied(parts))
+        return True
+
+    def _record(self, recipe: Recipe, operands: list[Operand]) -> Results:
+        if recipe.conversions:
+            inputs: list[Any] = self._legal(recipe, operands)
+        else:
+            inputs = operands
+        outputs: list[Operand] = []
+        results: Results = []
+        for plan in recipe.outputs:  # type: ignore[union-attr]
+            if plan.source == "fresh":
+                output = Operand(plan.spec)  # type: ignore[arg-type]
+            elif plan.source == "view":
+                base = operands[plan.index]
+                output = Operand(plan.spec, None, base.buffer, base.offset + plan.offset)  # type: ignore[arg-type]
+            else:
+                results.append(plan.index)
+                continue
+            outputs.append(output)
+            results.append(output)
+        self._append((recipe, inputs, tuple(outputs), users_place()), recipe.nbytes)
+        for i in recipe.written:
+            operands[i].buffer.version += 1
+        if self.graph.recorders:
+            self._note(recipe.operator, operands, None, _current_backward() != -1)
+        if recipe.moves:
+            for number, plan in enumerate(recipe.outputs):  # type: ignore[arg-type]
+                if plan.target is not None:
+                    fresh, results[number] = results[number], None
+                    results[number] = self.convert(fresh, plan.target, cause=recipe.operator, keep=False)
+        return results
+
+    def _append(self, node: tuple, nbytes: int) -> None:
+        pending = self.pending
+        pending.nodes.append(node)
+        pending.nbytes += nbytes
+        if pending.nbytes > MAX_BYTES or len(pending.nodes) > MAX_NODES:
+            del node
+            self.flush()
+
+    def flush(self) -> BaseException | None:
+        """Run what is pending. A failure is kept for whoever reads what it spoiled, and returned.
+
+        Raises:
+            KeyboardInterrupt: as it came; what had not run is spoiled.
+        """
+        if not self.pending.nodes:
+            return None
+        with self.graph.lock, calm():
+            nodes, wanted = self.pending.take()
+            try:
+                self.runner.run_nodes(nodes, wanted)
+            except Exception as error:
+                return error
+        return None
+
+    def parts(self, operand: Operand) -> Parts:
+        """The local tensors of an operand, up to date; not to be written.
+
+        Raises:
+            Exception: what the operator that makes them failed with.
+        """
+        self.flush()
+        if operand.shared is not None and operand.shared.upstream is not None:
+            aliasing.refresh(self, operand)
+        parts = operand.parts
+        assert parts is not None
+        if type(parts) is Failed:
+            raise parts.error
+        return parts
 
     def add_operator(self, param: OpParam, operands: Sequence[Operand | None]) -> list[Any]:
         """Create, infer and run an operator of dtorch's own or of a user; its class is found by `param`.
@@ -127,12 +231,13 @@ class GraphConstructor:
         given = operands
         if recipe.conversions:
             operands = self._legal(recipe, operands)
+        self.flush()
         operator = recipe.operator
         program = recipe.program
         if program is None:
             program = recipe.program = self.runner.prepare(operator, operator.layouts)
         try:
-            results = self.runner.run(program, [None if o is None else o.parts for o in operands])
+            results = self.runner.run(program, [None if o is None else self._ready(o) for o in operands])
         except Exception as error:
             raise explain(error, operator, given) from error
         if recipe.written:
@@ -140,7 +245,7 @@ class GraphConstructor:
         if not recipe.checked:
             confirm(recipe, results)
         if self.graph.recorders:
-            self._record(operator, given, results, in_backward)
+            self._note(operator, given, results, in_backward)
         return self._outputs(recipe, given, results)
 
     def _legal(self, recipe: Recipe, operands: Sequence[Operand | None]) -> list[Operand | None]:
@@ -193,16 +298,28 @@ class GraphConstructor:
         copy.buffer.upstream = Upstream(base, aliasing.viewer(recipe.operator, plan.index, number))
         return copy
 
-    def _record(
-        self, operator: Operator, operands: Sequence[Operand | None], results: list[Parts], in_backward: bool
+    @staticmethod
+    def _ready(operand: Operand) -> Parts | None:
+        if type(operand.parts) is Failed:
+            raise operand.parts.error
+        return operand.parts
+
+    def _note(
+        self,
+        operator: Operator,
+        operands: Sequence[Operand | None],
+        results: list[Parts] | None,
+        in_backward: bool,
     ) -> None:
+        """Enter a node into the open recorders."""
         inputs = tuple(None if o is None else o.spec for o in operands)
-        if not operator.outputs:
-            outputs = tuple(
-                _whole_spec(operator.mesh, parts[0]) if isinstance(parts[0], torch.Tensor) else None for parts in results
-            )
-        else:
+        if operator.outputs or results is None:
             outputs = tuple(None if o is None else o.spec for o in operator.outputs)
+        else:
+            outputs = tuple(
+                _whole_spec(operator.mesh, parts[0]) if isinstance(parts[0], torch.Tensor) else None
+                for parts in results
+            )
         node = Node(operator, inputs, outputs, None, in_backward)
         for recorder in self.graph.recorders:
             recorder.nodes.append(node)
@@ -236,17 +353,14 @@ class GraphConstructor:
                 return held[target]
             itemsize = operand.spec.itemsize
             source = min((operand, *held.values()), key=lambda o: redistribute.cost(o.layout, target, itemsize))
-        operator = self._convert_operator(source.spec, target, mesh, implicit)
-        assert source.parts is not None
-        moved = redistribute.execute(
-            source.parts,
-            source.layout,
-            target,
-            source.spec.mesh,
-            operator.target_mesh,
-            order=redistribute.memory_order(source.spec.shape, source.spec.stride),
-        )
-        result = Operand(operator.target_spec, copied(moved) if moved is source.parts else moved)
+        recipe = self._convert_recipe(source.spec, target, mesh, implicit)
+        operator: Convert = recipe.operator  # type: ignore[assignment]
+        if self.eager:
+            parts = self.runner.run(recipe.program, [self._ready(source)])[0]
+            result = Operand(operator.target_spec, parts)
+        else:
+            result = Operand(operator.target_spec)
+            self._append((recipe, [source], (result,), users_place()), recipe.nbytes)
         if self.graph.recorders:
             node = Node(operator, (source.spec,), (result.spec,), cause, _current_backward() != -1)
             for recorder in self.graph.recorders:
@@ -256,12 +370,16 @@ class GraphConstructor:
             operand.keep_conversion(result)
         return result
 
-    def _convert_operator(self, spec: Spec, target: Layout, mesh: DeviceMesh | None, implicit: bool) -> Convert:
+    def _convert_recipe(self, spec: Spec, target: Layout, mesh: DeviceMesh | None, implicit: bool) -> Recipe:
         key = (spec, target, mesh, implicit)
         found = self._converts.get(key)
         if found is None:
-            found = Convert(ConvertParam(target, mesh, implicit), [Operand(spec)])
-            found.infer()
+            operator = Convert(ConvertParam(target, mesh, implicit), [Operand(spec)])
+            operator.infer()
+            found = Recipe(operator)
+            found.program = self.runner.prepare(operator, ())
+            found.kept = (0,)
+            found.nbytes = operator.target_spec.nbytes
             with self._lock:
                 self._converts[key] = found
                 if len(self._converts) > MAX_RECIPES:
@@ -270,10 +388,7 @@ class GraphConstructor:
 
     def value(self, operand: Operand) -> torch.Tensor:
         """The full value, a tensor of its own."""
-        if operand.buffer.upstream is not None:
-            aliasing.refresh(self, operand)
-        assert operand.parts is not None
-        return redistribute.assemble(operand.parts, operand.layout, operand.spec.mesh)
+        return redistribute.assemble(self.parts(operand), operand.layout, operand.spec.mesh)
 
 
 def _whole_spec(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:

@@ -17,6 +17,7 @@ from dtorch.graph.constructor import GraphConstructor
 from dtorch.graph.logical_graph import LogicalGraph, Node
 from dtorch.mesh import DeviceMesh
 from dtorch.op.cost import OperatorCost
+from dtorch.options import GlobalOption
 from dtorch.op.operand import Operand, Parts
 from dtorch.ops.system.get_tensor import GetTensor, GetTensorParam
 from dtorch.ops.system.sync import Sync, SyncParam
@@ -53,7 +54,7 @@ class Graph:
         self.syncing = True
         self.default_device_mesh: DeviceMesh | None = None
         self.default_dtype: torch.dtype | None = None
-        self.constructor = GraphConstructor(self, type(self).runner_factory())
+        self.constructor = GraphConstructor(self, type(self).runner_factory(), GlobalOption.get_eager())
 
     @staticmethod
     def default_graph() -> Graph:
@@ -141,17 +142,21 @@ class Graph:
     def parts(self, operand: Operand) -> Parts:
         """The local tensors of an operand, up to date; not to be written."""
         with self.lock, torch._C.DisableTorchFunction():
-            if operand.buffer.upstream is not None:
-                aliasing.refresh(self.constructor, operand)
-            assert operand.parts is not None
-            return operand.parts
+            return self.constructor.parts(operand)
 
     def sync(self) -> None:
         """Wait until everything issued so far has run, on every device; a visible node."""
         self.sync_future().wait()
 
     def sync_future(self) -> VoidFutureCollect:
-        """What `sync` waits for, without waiting."""
+        """What `sync` waits for, without waiting.
+
+        Raises:
+            Exception: the first failure of what was pending.
+        """
+        failure = self.constructor.flush()
+        if failure is not None:
+            raise failure
         if self.recorders:
             operator = Sync(SyncParam(), [])
             operator.infer_operator_assign_info()

@@ -46,11 +46,19 @@ class Recipe:
         single: whether torch returns one tensor, not a sequence.
         returns: type of the sequence that torch returns.
         checked: whether a first run has confirmed the inferred metadata.
+        lazy: whether later calls may be recorded instead of run: all metadata is known, nothing is drawn.
+        kept: numbers of the outputs that become operands.
+        moves: whether an output is brought to another layout at once.
+        nbytes: of the outputs that need memory of their own.
     """
 
     __slots__ = (
         "checked",
         "conversions",
+        "kept",
+        "lazy",
+        "moves",
+        "nbytes",
         "operator",
         "outputs",
         "program",
@@ -72,3 +80,7 @@ class Recipe:
         self.single = True
         self.returns: type = tuple
         self.checked = False
+        self.lazy = False
+        self.kept: tuple[int, ...] = ()
+        self.moves = False
+        self.nbytes = 0

@@ -63,9 +63,12 @@ def compile_call(func: Any, args: tuple, kwargs: dict) -> Callable[[Sequence[Any
     Filling nested arguments costs microseconds; generated code costs none.
     """
     constants: list[Any] = []
-    parts = [_source(arg, constants) for arg in args]
-    parts += [f"{name}={_source(arg, constants)}" for name, arg in kwargs.items()]
-    return _factory(", ".join(parts))(func, constants)
+
+    def constant(value: Any) -> str:
+        constants.append(value)
+        return f"c[{len(constants) - 1}]"
+
+    return _factory(arguments_text(args, kwargs, lambda index: f"i[{index}]", constant))(func, constants)
 
 
 @cache
@@ -73,14 +76,26 @@ def _factory(arguments: str) -> Callable[[Any, list[Any]], Callable[[Sequence[An
     return eval(f"lambda f, c: lambda i: f({arguments})")  # only slots and constant numbers are in the text
 
 
-def _source(value: Any, constants: list[Any]) -> str:
-    if type(value) is Slot:
-        return f"i[{value.index}]"
-    if type(value) in (list, tuple) and _has_slot(value):
-        inner = "".join(f"{_source(item, constants)}, " for item in value)
-        return f"[{inner}]" if type(value) is list else f"({inner})"
-    constants.append(value)
-    return f"c[{len(constants) - 1}]"
+def arguments_text(
+    args: tuple, kwargs: dict, slot: Callable[[int], str], constant: Callable[[Any], str]
+) -> str:
+    """The arguments of a call as source text.
+
+    Args:
+        args, kwargs: with slots for tensors.
+        slot: the text for an input, by its number.
+        constant: the text for any other value.
+    """
+
+    def text(value: Any) -> str:
+        if type(value) is Slot:
+            return slot(value.index)
+        if type(value) in (list, tuple) and _has_slot(value):
+            inner = "".join(f"{text(item)}, " for item in value)
+            return f"[{inner}]" if type(value) is list else f"({inner})"
+        return constant(value)
+
+    return ", ".join([*map(text, args), *(f"{name}={text(value)}" for name, value in kwargs.items())])
 
 
 def _has_slot(value: Any) -> bool:

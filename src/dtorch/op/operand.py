@@ -30,22 +30,22 @@ class Upstream:
 
 
 class Buffer:
-    """The storages behind one lineage of views.
+    """The storages behind one lineage of views; made when the first view or write needs it.
 
     Attributes:
         version: counts writes through any member.
-        root_spec, root_parts: the tensor that owns the storages.
+        root_spec, root_parts: the tensor that owns the storages; no parts until it has run.
         members: the operands that share them.
         upstream: set where the storages are a copy of some view of another buffer.
     """
 
     __slots__ = ("_prune_at", "members", "root_parts", "root_spec", "upstream", "version")
 
-    def __init__(self, spec: Spec, parts: Parts) -> None:
+    def __init__(self, root: Operand) -> None:
         self.version = 0
-        self.root_spec = spec
-        self.root_parts = parts
-        self.members: list[weakref.ref[Operand]] = []
+        self.root_spec = root.spec
+        self.root_parts = root.parts
+        self.members: list[weakref.ref[Operand]] = [weakref.ref(root)]
         self.upstream: Upstream | None = None
         self._prune_at = 16
 
@@ -62,13 +62,49 @@ class Buffer:
         return [member for _, member in found]
 
 
+class Failed(list):
+    """Parts of an operand whose operator failed: reading them raises what failed."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+class Scalar:
+    """A number among an operator's inputs, where the operator declares that rule, metadata and price ignore it.
+
+    It stands beside operands, with the same value on every device.
+    """
+
+    __slots__ = ("__weakref__", "parts")
+
+    spec = None
+    shared = None
+    converted = None
+
+    def __init__(self, value: float) -> None:
+        self.parts = Everywhere(value)
+
+
+class Everywhere:
+    """One value at every position."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __getitem__(self, position: int) -> Any:
+        return self.value
+
+
 class Operand:
     """One tensor of the graph.
 
     Attributes:
         spec: shape, stride, dtype, layout, mesh.
-        parts: local tensors in mesh order; None for a prototype, which has no value.
-        buffer: the storages the parts live in.
+        parts: local tensors in mesh order; None for a prototype, or until the operator that makes it has run.
+        shared: the buffer, None while there is neither view nor write; see `buffer`.
         offset: the storage offset that torch would report, in elements.
         producer: the operator that has it as output; consumers: those that have it as input.
         converted: layout -> operand, conversions already made at `converted_at` of the buffer's version.
@@ -76,13 +112,13 @@ class Operand:
 
     __slots__ = (
         "__weakref__",
-        "buffer",
         "consumers",
         "converted",
         "converted_at",
         "offset",
         "parts",
         "producer",
+        "shared",
         "spec",
     )
 
@@ -93,16 +129,21 @@ class Operand:
         self.parts = parts
         self.offset = offset
         self.converted: dict[Layout, Operand] | None = None
-        self.converted_at = 0
-        self.producer: Any = None
-        self.consumers: tuple[Any, ...] = ()
-        if parts is not None:
-            self.buffer = Buffer(spec, parts) if buffer is None else buffer
-            self.buffer.add(self)
+        self.shared = buffer
+        if buffer is not None:
+            buffer.add(self)
+
+    @property
+    def buffer(self) -> Buffer:
+        """The storages the parts live in."""
+        found = self.shared
+        if found is None:
+            found = self.shared = Buffer(self)
+        return found
 
     def conversions(self) -> dict[Layout, Operand] | None:
         """Conversions of the present value that are still held, or None."""
-        if self.converted is not None and self.converted_at != self.buffer.version:
+        if self.converted is not None and self.converted_at != (0 if self.shared is None else self.shared.version):
             self.converted = None
         return self.converted
 
@@ -110,7 +151,7 @@ class Operand:
         """Hold a conversion for later consumers, until the value is written."""
         if self.conversions() is None:
             self.converted = {}
-            self.converted_at = self.buffer.version
+            self.converted_at = 0 if self.shared is None else self.shared.version
         assert self.converted is not None
         self.converted[converted.spec.layout] = converted
 

@@ -17,6 +17,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from dtorch import redistribute
 from dtorch.errors import MeshMismatchError, PlacementError
 from dtorch.layout import Layout
@@ -30,7 +32,7 @@ from dtorch.op.dims import UNCUT, Dims, Rule, concretize, parse
 from dtorch.op.local import Local
 from dtorch.op.operand import Operand
 from dtorch.op.param import OpParam, Slot, TorchCall
-from dtorch.op.schema import Schema, base_name, schema_of
+from dtorch.op.schema import Schema, base_name, has_tag, schema_of
 from dtorch.op.signature import PlacementSignature, Row
 from dtorch.op.stream import StreamKey
 
@@ -48,6 +50,8 @@ class Operator:
         needs_siblings: `compute_group` runs it, seeing the shards of all devices.
         gradient_of: output number -> name of the argument whose gradient it is; where that argument is cut, a
             pending output is reduce-scattered to the same cut.
+        free_scalars: torch operator -> arguments whose float value no rule, metadata or price depends on; calls
+            that differ in these alone share one recipe and one plan.
         reduces: pending outputs are reduced at once outside a backward, so that a user sees Replicate.
     """
 
@@ -57,6 +61,7 @@ class Operator:
     needs_siblings: ClassVar[bool] = False
     gradient_of: ClassVar[Mapping[int, str]] = {}
     reduces: ClassVar[bool] = False
+    free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -173,6 +178,11 @@ class Operator:
         name = self.schema.view_of if isinstance(self.param, TorchCall) else None
         return None if name is None else self.arguments[name].index
 
+    def draws(self) -> bool:
+        """Whether the operator draws random numbers; torch's stream is drawn from when the call is made."""
+        call = self.param
+        return isinstance(call, TorchCall) and has_tag(call.func, torch.Tag.nondeterministic_seeded)
+
     def infer_output_size(self) -> int | None:
         """Number of outputs; None where a torch operator decides."""
         return None if isinstance(self.param, TorchCall) else 1
@@ -239,7 +249,7 @@ class Operator:
         """Link the operands: who produces them, who consumes them."""
         for x in self.inputs:
             if x is not None:
-                x.consumers = (*x.consumers, self)
+                x.consumers = (*getattr(x, "consumers", ()), self)
         for y in self.outputs:
             if y is not None:
                 y.producer = self

@@ -15,9 +15,13 @@ _OVERLOADS: dict[str, Any] = {}
 
 
 class Slot(msgspec.Struct, frozen=True, tag="slot"):
-    """The place of operand number `index` among an operator's arguments."""
+    """The place of input number `index` among an operator's arguments.
+
+    An input may be a number that each call gives anew (a learning rate); `sample` then is one of its values.
+    """
 
     index: int
+    sample: float | None = None
 
 
 class OpParam(msgspec.Struct, frozen=True, tag=True):
@@ -47,10 +51,11 @@ def overload(name: str) -> Any:
 
 
 def fill(template: Any, values: list[Any]) -> Any:
-    """Replace every slot in nested lists, tuples and dicts by its value."""
+    """Replace every slot in nested lists, tuples and dicts by its value, or by its sample where that is None."""
     kind = type(template)
     if kind is Slot:
-        return values[template.index]
+        value = values[template.index]
+        return template.sample if value is None else value
     if kind is list or kind is tuple:
         return kind([fill(item, values) for item in template])
     if kind is dict:

@@ -10,11 +10,15 @@ from typing import Any
 
 import torch
 
+from dtorch import redistribute
 from dtorch.layout import representative_positions
 from dtorch.op.group import Group
-from dtorch.op.operand import Parts
+from dtorch.op.operand import Parts, copied
 from dtorch.op.operator import Operator
 from dtorch.op.stream import StreamKey
+from dtorch.ops.standard.convert import Convert
+from dtorch.plan import cache
+from dtorch.plan.codegen import Source
 from dtorch.runtime.kernel import Kernel, KernelContext, KernelFactory
 
 
@@ -61,24 +65,73 @@ class Program:
         return KernelFactory.new_kernel(context)
 
 
-class LocalRunner:
-    """Runs programs at once, on devices of this process."""
-
-    def prepare(self, operator: Operator, layouts: Sequence[Any]) -> Program:
-        """Make an inferred operator runnable; `layouts` are those of all inputs and outputs."""
-        return Program(operator, layouts)
-
-    def run(self, program: Program, inputs: Sequence[Parts | None]) -> list[list[Any]]:
+    def run(self, inputs: Sequence[Parts | None]) -> list[list[Any]]:
         """Local outputs: for each output, one entry per device in mesh order."""
-        local = [[None if p is None else p[position] for p in inputs] for position in program.positions]
+        local = [[None if p is None else p[position] for p in inputs] for position in self.positions]
         results: list[list[Any]] = [[] for _ in local]
-        if program.group is not None:
-            program.operator.compute_group(local, results, program.group)
+        if self.group is not None:
+            self.operator.compute_group(local, results, self.group)
         else:
-            for kernel, mine, out in zip(program.kernels, local, results, strict=True):
+            for kernel, mine, out in zip(self.kernels, local, results, strict=True):
                 kernel.compute(mine, out)
-        order, special = program.order, program.special_order
+        order, special = self.order, self.special_order
         return [[results[i][j] for i in special.get(j, order)] for j in range(len(results[0]))]
+
+    def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
+        """Write the operator into a plan's source; the variables of each output, in mesh order."""
+        count = len(self.operator.outputs)
+        if self.group is not None:
+            return source.whole_call(self.run, node, inputs, [len(self.owner)] * count)
+        names = [[f"v{node}_{j}_{i}" for i in range(len(self.positions))] for j in range(count)]
+        for i, (position, kernel) in enumerate(zip(self.positions, self.kernels, strict=True)):
+            mine = [part[position] for part in inputs]
+            source.call(kernel_call(kernel), node, mine, [name[i] for name in names])
+        return [[names[j][i] for i in self.special_order.get(j, self.order)] for j in range(count)]
+
+
+def kernel_call(kernel: Kernel) -> Any:
+    """How a plan calls a kernel: the torch call itself where nothing overrides it, else `compute`."""
+    plain = type(kernel) is Kernel and type(kernel.operator).compute is Operator.compute
+    return kernel.local if plain and kernel.local.func is not None else kernel.compute
+
+
+class ConvertProgram:
+    """A redistribution made runnable."""
+
+    __slots__ = ("operator", "order")
+
+    def __init__(self, operator: Convert) -> None:
+        self.operator = operator
+        self.order = redistribute.memory_order(operator.source.shape, operator.source.stride)
+
+    def run(self, inputs: Sequence[Parts | None]) -> list[list[Any]]:
+        """The input's parts under the target layout."""
+        op, parts = self.operator, inputs[0]
+        assert parts is not None
+        moved = redistribute.execute(
+            parts, op.source.layout, op.target, op.source.mesh, op.target_mesh, order=self.order
+        )
+        return [copied(moved) if moved is parts else moved]
+
+    def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
+        """Write the redistribution into a plan's source."""
+        return source.whole_call(self.run, node, inputs, [self.operator.target_mesh.size])
+
+
+class LocalRunner:
+    """Runs programs at once, or a recorded sequence by its plan, on devices of this process."""
+
+    def prepare(self, operator: Operator, layouts: Sequence[Any]) -> Program | ConvertProgram:
+        """Make an inferred operator runnable; `layouts` are those of all inputs and outputs."""
+        return ConvertProgram(operator) if isinstance(operator, Convert) else Program(operator, layouts)
+
+    def run(self, program: Program | ConvertProgram, inputs: Sequence[Parts | None]) -> list[list[Any]]:
+        """Run one operator at once."""
+        return program.run(inputs)
+
+    def run_nodes(self, nodes: list[Any], wanted: list[list[bool]]) -> None:
+        """Run a recorded sequence; see `plan/cache.py`."""
+        cache.run(nodes, wanted)
 
 
 def autocast_is_on(device_type: str) -> bool:

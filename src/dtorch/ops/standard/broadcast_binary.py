@@ -15,6 +15,9 @@ Placements  as every element-wise operator (`pointwise.py`), and for pending sum
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
 from dtorch.ops.standard.pointwise import Pointwise
 
 
@@ -27,6 +30,13 @@ class BroadcastBinary(Pointwise):
         "aten.maximum", "aten.minimum", "aten.fmax", "aten.fmin", "aten.logical_and", "aten.logical_or",
         "aten.logical_xor", "aten.bitwise_and", "aten.bitwise_or", "aten.bitwise_xor", "aten.atan2",
     )  # fmt: skip
+
+    free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {
+        "aten.add": ("other", "alpha"),
+        "aten.sub": ("other", "alpha"),
+        "aten.mul": ("other",),
+        "aten.div": ("other",),
+    }
 
     def linear_inputs(self) -> list[set[int]]:
         """Which inputs let pending sums through."""

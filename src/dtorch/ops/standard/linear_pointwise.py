@@ -16,6 +16,9 @@ Placements  as every element-wise operator (`pointwise.py`), and for pending sum
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
 import torch
 
 from dtorch.op.param import Slot
@@ -28,6 +31,11 @@ class BaseMath(Pointwise):
     torch_ops = (
         "aten.neg", "aten.clone", "aten.deg2rad", "aten.rad2deg", "aten.lerp", "aten.addcmul", "aten.addcdiv",
     )  # fmt: skip
+    free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {
+        "aten.lerp": ("weight",),
+        "aten.addcmul": ("value",),
+        "aten.addcdiv": ("value",),
+    }
 
     def linear_inputs(self) -> list[set[int]]:
         """By the operator's formula."""

@@ -1,0 +1,1 @@
+"""A recorded sequence of operators made runnable as a whole."""

@@ -1,0 +1,156 @@
+"""Plans as generated source: straight-line calls, one for each distinct shard, `del` at last use.
+
+    def plan(x):
+        a0_0, a0_1 = x[0][0], x[0][2]
+        ...
+        v0_0 = f0(a0_0, a1_0)
+        v0_1 = f1(a0_1, a1_0)
+        del a0_0, a0_1
+        return [[v0_0, v0_0, v0_1, v0_1]]
+
+Every value is a local variable, so what nobody needs any more is freed at once. A failing line tells its node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dtorch.op.call import arguments_text, flatten
+from dtorch.op.local import Local
+from dtorch.op.operand import Everywhere
+from dtorch.plan.structure import Structure
+
+_VARIABLE = re.compile(r"\b[av]\d+_\d+(?:_\d+)?\b")
+
+
+class Source:
+    """The text of a plan while it is written.
+
+    Attributes:
+        lines: the body.
+        node_of: for each line, the node it belongs to.
+        constants: names the text uses and their values.
+        names: operand number -> variable of each device, in mesh order.
+    """
+
+    def __init__(self, structure: Structure) -> None:
+        self.structure = structure
+        self.lines: list[str] = []
+        self.node_of: list[int] = []
+        self.constants: dict[str, Any] = {"flatten": flatten}
+        self.names: dict[int, list[str]] = {}
+        self.last_use: dict[str, int] = {}
+
+    def constant(self, value: Any) -> str:
+        """A name for a value that the text needs."""
+        name = f"c{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def line(self, text: str, node: int) -> None:
+        """Append a line that belongs to a node."""
+        self.lines.append(text)
+        self.node_of.append(node)
+
+
+    def call(self, function: Any, node: int, inputs: list[str], outputs: list[str]) -> None:
+        """Write one device's call: a `Local` is a torch call, anything else takes (inputs, outputs)."""
+        if isinstance(function, Local):
+            name = self.constant(function.func)
+            text = arguments_text(function.args, function.kwargs, inputs.__getitem__, self.constant)
+            if not outputs:
+                self.line(f"{name}({text})", node)
+            elif len(outputs) == 1 and not function.returns_sequence:
+                self.line(f"{outputs[0]} = {name}({text})", node)
+            else:
+                self.line(f"{', '.join(outputs)}, = flatten({name}({text}))", node)
+            return
+        self.line("o = []", node)
+        self.line(f"{self.constant(function)}([{', '.join(inputs)}], o)", node)
+        self.line(f"{', '.join(outputs)}, = o" if outputs else "o = None", node)
+
+    def whole_call(self, run: Any, node: int, inputs: list[list[str]], sizes: list[int]) -> list[list[str]]:
+        """Write a call that takes and gives the parts of all devices; the variables of each output.
+
+        Args:
+            run: the function, of the parts of each input.
+            node: the node.
+            inputs: the variables of each input.
+            sizes: number of devices of each output.
+        """
+        parts = ", ".join(f"[{', '.join(names)}]" for names in inputs)
+        self.line(f"o = {self.constant(run)}([{parts}])", node)
+        made = [[f"v{node}_{j}_{position}" for position in range(size)] for j, size in enumerate(sizes)]
+        for j, names in enumerate(made):
+            self.line(f"{', '.join(names)}, = o[{j}]", node)
+        self.line("o = None", node)
+        return made
+
+
+class Plan(NamedTuple):
+    """A generated plan.
+
+    Attributes:
+        function: takes the outside operands' parts, returns the wanted operands' parts.
+        node_of_line: for each line of its source (line 1 is the `def`) the node it belongs to, -1 for none.
+        names: operand number -> variable of each device, in mesh order.
+    """
+
+    function: Callable[[list[Any]], list[list[Any]]]
+    node_of_line: list[int]
+    names: dict[int, list[str]]
+
+
+def generate(structure: Structure) -> Plan:
+    """Write and compile a plan."""
+    source = Source(structure)
+    _bind_outside(source)
+    for number, recipe in enumerate(structure.recipes):
+        inputs = [source.names[i] for i in structure.inputs[number]]
+        made = recipe.program.write(source, number, inputs)
+        for output, j in zip(structure.outputs[number], recipe.kept, strict=True):
+            source.names[output] = made[j]
+    kept = {name for output, _ in structure.results for name in source.names[output]}
+    returned = ", ".join(f"[{', '.join(source.names[output])}]" for output, _ in structure.results)
+    body, nodes = _with_deletes(source, kept)
+    text = "def plan(x):\n" + "".join(f"    {line}\n" for line in body) + f"    return [{returned}]\n"
+    space = dict(source.constants)
+    exec(compile(text, "<dtorch plan>", "exec"), space)  # text of slots and names that this module wrote
+    return Plan(space["plan"], [-1, *nodes, -1], source.names)
+
+
+def _bind_outside(source: Source) -> None:
+    """Name the parts of outside operands that some node reads; replicas on one device are one variable."""
+    for i, spec in enumerate(source.structure.outside):
+        if spec is None:
+            source.names[-1 - i] = Everywhere(f"a{i}_0")  # type: ignore[assignment]
+            source.line(f"a{i}_0 = x[{i}].value", -1)
+            continue
+        layout, mesh = spec.layout, spec.mesh
+        owner = layout.distinct() if mesh.shares_storage else range(mesh.size)
+        source.names[-1 - i] = [f"a{i}_{position}" for position in owner]
+        for position in sorted(set(owner)):
+            source.line(f"a{i}_{position} = x[{i}][{position}]", -1)
+    source.line("x.clear()", -1)
+
+
+def _with_deletes(source: Source, kept: set[str]) -> tuple[list[str], list[int]]:
+    """Put `del` behind the last line that reads a variable."""
+    last: dict[str, int] = {}
+    for i, line in enumerate(source.lines):
+        for name in _VARIABLE.findall(line):
+            last[name] = i
+    dying: dict[int, list[str]] = {}
+    for name, i in last.items():
+        if name not in kept:
+            dying.setdefault(i, []).append(name)
+    lines, nodes = [], []
+    for i, (line, node) in enumerate(zip(source.lines, source.node_of, strict=True)):
+        lines.append(line)
+        nodes.append(node)
+        if i in dying:
+            lines.append(f"del {', '.join(dying[i])}")
+            nodes.append(node)
+    return lines, nodes

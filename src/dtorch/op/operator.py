@@ -180,8 +180,9 @@ class Operator:
 
     def draws(self) -> bool:
         """Whether the operator draws random numbers; torch's stream is drawn from when the call is made."""
-        call = self.param
-        return isinstance(call, TorchCall) and has_tag(call.func, torch.Tag.nondeterministic_seeded)
+        if not isinstance(self.param, TorchCall) or not has_tag(self.param.func, torch.Tag.nondeterministic_seeded):
+            return False
+        return self.arguments.get("dropout_p") != 0.0  # attention draws for its dropout alone
 
     def infer_output_size(self) -> int | None:
         """Number of outputs; None where a torch operator decides."""

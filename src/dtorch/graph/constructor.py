@@ -16,7 +16,7 @@ import torch
 from dtorch import redistribute
 from dtorch.errors import PlacementError
 from dtorch.graph import aliasing
-from dtorch.graph.calm import calm
+from dtorch.redistribute_local import LocalWork
 from dtorch.graph.build import Surroundings, build
 from dtorch.graph.confirm import confirm, explain, users_place
 from dtorch.graph.logical_graph import Node
@@ -172,7 +172,7 @@ class GraphConstructor:
         """
         if not self.pending.nodes:
             return None
-        with self.graph.lock, calm():
+        with self.graph.lock, LocalWork():
             nodes, wanted = self.pending.take()
             try:
                 self.runner.run_nodes(nodes, wanted)

@@ -132,23 +132,3 @@ class ReshapeAlias(View):
         assert output is not None
         size = list(output.layout.local_shape(coord))
         return Local(coord, torch.ops.aten.view.default, (self.call.args[0], size), {})
-<<<<<<< HEAD
-=======
-
-
-@handles(torch.ops.aten.as_strided.default)
-def as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
-    """A view of the root's storage, whatever part of it the given tensor is."""
-    x, size, stride = args[:3]
-    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
-    if not isinstance(x, Tensor):
-        return run(func, args, kwargs)
-    operand = x._operand
-    where = operand.offset if offset is None else offset
-    while (upstream := operand.buffer.upstream) is not None:
-        operand = upstream.base
-    buffer = operand.buffer
-    x._graph.parts(operand)
-    root = wrap(Operand(buffer.root_spec, buffer.root_parts, buffer), x._graph)
-    return run(func, (root, size, stride, where), {})
->>>>>>> 8bb36a1 (Recording ahead: calls are recorded and run by plans; DTORCH_EAGER=1 runs at once)

@@ -30,7 +30,7 @@ def test_properties():
     assert isinstance(x, torch.Tensor)
     assert x.is_dtensor
     assert x.graph is dtorch.default_graph
-    assert x.device_mesh is TWO
+    assert x.device_mesh == TWO
     assert x.device == torch.device("cpu")
     assert x.layout is torch.strided
     assert x.dist_layout.local_shape((1,)) == (2, 3)

@@ -129,6 +129,8 @@ class Operand:
         self.parts = parts
         self.offset = offset
         self.converted: dict[Layout, Operand] | None = None
+        self.producer: Any = None
+        self.consumers: tuple[Any, ...] = ()
         self.shared = buffer
         if buffer is not None:
             buffer.add(self)

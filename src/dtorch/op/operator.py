@@ -250,7 +250,7 @@ class Operator:
         """Link the operands: who produces them, who consumes them."""
         for x in self.inputs:
             if x is not None:
-                x.consumers = (*getattr(x, "consumers", ()), self)
+                x.consumers = (*x.consumers, self)
         for y in self.outputs:
             if y is not None:
                 y.producer = self

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dtorch.spec import Spec
 from dtorch.op.param import Slot, fill
+from dtorch.spec import Spec
 
 
 class OutputMeta(NamedTuple):

@@ -17,30 +17,27 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-
 from dtorch import redistribute
 from dtorch.errors import MeshMismatchError, PlacementError
 from dtorch.layout import Layout
-from dtorch.mesh import DeviceMesh
-from dtorch.spec import Spec
 from dtorch.op import registry
 from dtorch.op.call import OutputMeta, flatten, metas, run_on_meta
+from dtorch.op.called import Called
 from dtorch.op.choice import Choice, choose, scattered
 from dtorch.op.cost import OperatorCost
 from dtorch.op.dims import UNCUT, Dims, Rule, concretize, parse
 from dtorch.op.local import Local
 from dtorch.op.operand import Operand
-from dtorch.op.param import OpParam, Slot, TorchCall
-from dtorch.op.schema import Schema, base_name, has_tag, schema_of
+from dtorch.op.param import OpParam, TorchCall
 from dtorch.op.signature import PlacementSignature, Row
 from dtorch.op.stream import StreamKey
+from dtorch.spec import Spec
 
 if TYPE_CHECKING:
     from dtorch.op.group import Group
 
 
-class Operator:
+class Operator(Called):
     """Base of all operators.
 
     Class attributes:
@@ -55,7 +52,6 @@ class Operator:
         reduces: pending outputs are reduced at once outside a backward, so that a user sees Replicate.
     """
 
-    type: ClassVar[str] = "General"
     rules: ClassVar[Mapping[str, Dims]] = {}
     torch_ops: ClassVar[Sequence[str]] = ()
     needs_siblings: ClassVar[bool] = False
@@ -70,68 +66,11 @@ class Operator:
         registry.register(cls, [*cls.__dict__.get("rules", {}), *cls.__dict__.get("torch_ops", ())])
 
     def __init__(self, param: OpParam, inputs: Sequence[Operand | None]) -> None:
-        self.param = param
-        self.inputs = tuple(inputs)
+        super().__init__(param, inputs)
         self.outputs: tuple[Operand | None, ...] = ()
         self.output_metas: tuple[OutputMeta | None, ...] = ()
         self.streams: tuple[StreamKey, ...] = ()
         self.choice: Choice | None = None
-
-    # -- what the operator is -------------------------------------------------------------------------------
-
-    @property
-    def call(self) -> TorchCall:
-        """The torch call behind the operator.
-
-        Raises:
-            TypeError: the operator is not a torch call.
-        """
-        if not isinstance(self.param, TorchCall):
-            raise TypeError(f"{self.type} is no torch call")
-        return self.param
-
-    @cached_property
-    def schema(self) -> Schema:
-        """Aliasing facts of the torch operator."""
-        return schema_of(self.call.func)
-
-    @cached_property
-    def arguments(self) -> dict[str, Any]:
-        """Arguments by name, defaults filled in, tensors as slots."""
-        return self.schema.bind(self.call.args, self.call.kwargs)
-
-    @cached_property
-    def name(self) -> str:
-        """Base name of the torch operator, `aten.add` for `aten.add_.Tensor`; the type where there is none."""
-        return base_name(self.call.func) if isinstance(self.param, TorchCall) else self.type
-
-    @property
-    def shapes(self) -> list[tuple[int, ...] | None]:
-        """Global shape of each input."""
-        return [None if x is None else x.spec.shape for x in self.inputs]
-
-    @property
-    def layouts(self) -> list[Layout | None]:
-        """Layout of each input."""
-        return [None if x is None else x.spec.layout for x in self.inputs]
-
-    @property
-    def mesh(self) -> DeviceMesh:
-        """The mesh of the operands.
-
-        Raises:
-            PlacementError: the operator has no input.
-        """
-        for operand in self.inputs:
-            if operand is not None:
-                return operand.spec.mesh
-        raise PlacementError(f"{self.type} has no input, so its mesh must be given")
-
-    def kind_name(self) -> str:
-        """How the operator is called in tables: the torch name for kinds of a family, in camel case."""
-        if not isinstance(self.param, TorchCall):
-            return self.type
-        return "".join(word[:1].upper() + word[1:] for word in self.name.split(".")[1].split("_"))
 
     def describe(self) -> str:
         """One line: kind, input shapes -> output shapes, parameters."""
@@ -172,17 +111,6 @@ class Operator:
         call = self.call
         specs = [None if x is None else x.spec for x in self.inputs]
         return metas(run_on_meta(call.func, call.args, call.kwargs, specs))
-
-    def view_of(self) -> int | None:
-        """The input that the outputs view, or None; outputs that are the input itself (in-place) are no views."""
-        name = self.schema.view_of if isinstance(self.param, TorchCall) else None
-        return None if name is None else self.arguments[name].index
-
-    def draws(self) -> bool:
-        """Whether the operator draws random numbers; torch's stream is drawn from when the call is made."""
-        if not isinstance(self.param, TorchCall) or not has_tag(self.param.func, torch.Tag.nondeterministic_seeded):
-            return False
-        return self.arguments.get("dropout_p") != 0.0  # attention draws for its dropout alone
 
     def infer_output_size(self) -> int | None:
         """Number of outputs; None where a torch operator decides."""
@@ -280,11 +208,6 @@ class Operator:
         groups = tuple(frozenset(i for n in group if (i := slots[n]) is not None) for group in rule.linear)
         return replace(rule, inputs=tuple(names), linear=groups)
 
-    def slot(self, name: str) -> int | None:
-        """The input that a named argument holds, None where it is absent or a plain value."""
-        value = self.arguments.get(name) if isinstance(self.param, TorchCall) else None
-        return value.index if isinstance(value, Slot) else None
-
     @cached_property
     def cached_rule(self) -> Rule | None:
         """`rule()`, built once."""
@@ -303,18 +226,11 @@ class Operator:
     def signature(self) -> PlacementSignature:
         """`get_placement_signature()`, built once, less the rows in which a written input would change its role."""
         signature = self.get_placement_signature()
-        written = self._returned_inputs()
+        written = self.returned_inputs()
         if not written:
             return signature
         rows = [row for row in signature.rows if all(row.inputs[i] == row.outputs[n] for n, i in written.items())]
         return PlacementSignature(signature.n_inputs, signature.n_outputs, rows)
-
-    def _returned_inputs(self) -> dict[int, int]:
-        """Output number -> the input that it is, for in-place forms."""
-        if not isinstance(self.param, TorchCall) or not self.schema.written:
-            return {}
-        slots = {n: self.slot(name) for n, name in enumerate(self.schema.returned) if name is not None}
-        return {n: i for n, i in slots.items() if i is not None}
 
     def place(self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}) -> Choice | None:
         """Layouts that make the inputs legal at the least price, and those of the outputs.

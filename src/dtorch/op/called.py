@@ -1,0 +1,109 @@
+"""What an operator is, before anything is inferred: parameters, operands, and the torch call behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+
+from dtorch.errors import PlacementError
+from dtorch.layout import Layout
+from dtorch.mesh import DeviceMesh
+from dtorch.op.operand import Operand
+from dtorch.op.param import OpParam, Slot, TorchCall
+from dtorch.op.schema import Schema, base_name, has_tag, schema_of
+
+
+class Called:
+    """Parameters and operands; the part of every operator that no family overrides, but for `view_of` and `draws`.
+
+    Attributes:
+        type: the operator type's name.
+        param: the parameters; a `TorchCall` where torch has the operator.
+        inputs: operands, None for absent optional ones and for numbers that each call gives anew.
+    """
+
+    type: ClassVar[str] = "General"
+
+    def __init__(self, param: OpParam, inputs: Sequence[Operand | None]) -> None:
+        self.param = param
+        self.inputs = tuple(inputs)
+
+    @property
+    def call(self) -> TorchCall:
+        """The torch call behind the operator.
+
+        Raises:
+            TypeError: the operator is not a torch call.
+        """
+        if not isinstance(self.param, TorchCall):
+            raise TypeError(f"{self.type} is no torch call")
+        return self.param
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Aliasing facts of the torch operator."""
+        return schema_of(self.call.func)
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments by name, defaults filled in, tensors as slots."""
+        return self.schema.bind(self.call.args, self.call.kwargs)
+
+    @cached_property
+    def name(self) -> str:
+        """Base name of the torch operator, `aten.add` for `aten.add_.Tensor`; the type where there is none."""
+        return base_name(self.call.func) if isinstance(self.param, TorchCall) else self.type
+
+    @property
+    def shapes(self) -> list[tuple[int, ...] | None]:
+        """Global shape of each input."""
+        return [None if x is None else x.spec.shape for x in self.inputs]
+
+    @property
+    def layouts(self) -> list[Layout | None]:
+        """Layout of each input."""
+        return [None if x is None else x.spec.layout for x in self.inputs]
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The mesh of the operands.
+
+        Raises:
+            PlacementError: the operator has no input.
+        """
+        for operand in self.inputs:
+            if operand is not None:
+                return operand.spec.mesh
+        raise PlacementError(f"{self.type} has no input, so its mesh must be given")
+
+    def kind_name(self) -> str:
+        """How the operator is called in tables: the torch name for kinds of a family, in camel case."""
+        if not isinstance(self.param, TorchCall):
+            return self.type
+        return "".join(word[:1].upper() + word[1:] for word in self.name.split(".")[1].split("_"))
+
+    def view_of(self) -> int | None:
+        """The input that the outputs view, or None; outputs that are the input itself (in-place) are no views."""
+        name = self.schema.view_of if isinstance(self.param, TorchCall) else None
+        return None if name is None else self.arguments[name].index
+
+    def draws(self) -> bool:
+        """Whether the operator draws random numbers; torch's stream is drawn from when the call is made."""
+        if not isinstance(self.param, TorchCall) or not has_tag(self.param.func, torch.Tag.nondeterministic_seeded):
+            return False
+        return self.arguments.get("dropout_p") != 0.0  # attention draws for its dropout alone
+
+    def slot(self, name: str) -> int | None:
+        """The input that a named argument holds, None where it is absent or a plain value."""
+        value = self.arguments.get(name) if isinstance(self.param, TorchCall) else None
+        return value.index if isinstance(value, Slot) else None
+
+    def returned_inputs(self) -> dict[int, int]:
+        """Output number -> the input that it is, for in-place forms."""
+        if not isinstance(self.param, TorchCall) or not self.schema.written:
+            return {}
+        slots = {n: self.slot(name) for n, name in enumerate(self.schema.returned) if name is not None}
+        return {n: i for n, i in slots.items() if i is not None}

@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dtorch import redistribute
-from dtorch.errors import PlacementError
 from dtorch.graph import aliasing
-from dtorch.redistribute_local import LocalWork
 from dtorch.graph.build import Surroundings, build
 from dtorch.graph.confirm import confirm, explain, users_place
 from dtorch.graph.logical_graph import Node
+from dtorch.graph.outputs import plan_of, view_of, whole_spec
 from dtorch.graph.pending import MAX_BYTES, MAX_NODES, Pending
-from dtorch.graph.recipe import OutputPlan, Recipe
+from dtorch.graph.recipe import Recipe
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
-from dtorch.op.call import meta_of
-from dtorch.op.operand import Failed, Operand, Parts, Upstream, copied
+from dtorch.op.operand import Failed, Operand, Parts, copied
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam, TorchCall
 from dtorch.ops.standard.convert import Convert, ConvertParam
+from dtorch.redistribute_local import LocalWork
 from dtorch.spec import Spec
 
 if TYPE_CHECKING:
@@ -271,7 +270,7 @@ class GraphConstructor:
     def _outputs(self, recipe: Recipe, operands: Sequence[Operand | None], results: list[Parts]) -> Results:
         plans = recipe.outputs
         if plans is None:
-            plans = tuple(_plan_of(recipe, operands, parts) for parts in results)
+            plans = tuple(plan_of(recipe, operands, parts) for parts in results)
         found: Results = []
         for number, (plan, parts) in enumerate(zip(plans, results, strict=True)):
             if plan.source == "argument":
@@ -285,18 +284,8 @@ class GraphConstructor:
                     fresh = self.convert(fresh, plan.target, cause=recipe.operator, keep=False)
                 found.append(fresh)
             else:
-                found.append(self._view(recipe, plan, operands[plan.index], number, parts))
+                found.append(view_of(recipe, plan, operands[plan.index], number, parts))
         return found
-
-    @staticmethod
-    def _view(recipe: Recipe, plan: OutputPlan, base: Operand | None, number: int, parts: Parts) -> Operand:
-        assert base is not None and plan.spec is not None
-        offset = base.offset + plan.offset
-        if plan.source == "view":
-            return Operand(plan.spec, parts, base.buffer, offset)
-        copy = Operand(plan.spec, parts, None, offset)
-        copy.buffer.upstream = Upstream(base, aliasing.viewer(recipe.operator, plan.index, number))
-        return copy
 
     @staticmethod
     def _ready(operand: Operand) -> Parts | None:
@@ -317,7 +306,7 @@ class GraphConstructor:
             outputs = tuple(None if o is None else o.spec for o in operator.outputs)
         else:
             outputs = tuple(
-                _whole_spec(operator.mesh, parts[0]) if isinstance(parts[0], torch.Tensor) else None
+                whole_spec(operator.mesh, parts[0]) if isinstance(parts[0], torch.Tensor) else None
                 for parts in results
             )
         node = Node(operator, inputs, outputs, None, in_backward)
@@ -389,27 +378,3 @@ class GraphConstructor:
     def value(self, operand: Operand) -> torch.Tensor:
         """The full value, a tensor of its own."""
         return redistribute.assemble(self.parts(operand), operand.layout, operand.spec.mesh)
-
-
-def _whole_spec(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
-    meta = meta_of(tensor)
-    return Spec(meta.shape, meta.stride, meta.dtype, Layout.replicate(mesh.shape, meta.shape), mesh)
-
-
-def _plan_of(recipe: Recipe, operands: Sequence[Operand | None], parts: Parts) -> OutputPlan:
-    """What becomes of an output whose shape only the run has shown."""
-    result = parts[0]
-    if not isinstance(result, torch.Tensor):
-        return OutputPlan("value")
-    if result.layout is not torch.strided:
-        raise PlacementError(f"{recipe.operator.describe()} gives a {result.layout} tensor; dtorch holds strided ones")
-    spec = _whole_spec(recipe.operator.mesh, result)
-    schema = recipe.operator.schema
-    if schema.view_of is not None:
-        slot = recipe.operator.arguments[schema.view_of]
-        base = operands[slot.index]
-        assert base is not None and base.parts is not None
-        if base.layout.is_replicate and aliasing.shares_storage(result, base.parts[0]):
-            return OutputPlan("view", slot.index, spec, None, result.storage_offset())
-        return OutputPlan("copy", slot.index, spec, None, 0)
-    return OutputPlan("fresh", -1, spec)

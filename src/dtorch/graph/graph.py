@@ -12,15 +12,14 @@ import torch
 
 from dtorch.errors import UnsupportedError
 from dtorch.future import VoidFutureCollect, events_on
-from dtorch.graph import aliasing
 from dtorch.graph.constructor import GraphConstructor
 from dtorch.graph.logical_graph import LogicalGraph, Node
 from dtorch.mesh import DeviceMesh
 from dtorch.op.cost import OperatorCost
-from dtorch.options import GlobalOption
 from dtorch.op.operand import Operand, Parts
 from dtorch.ops.system.get_tensor import GetTensor, GetTensorParam
 from dtorch.ops.system.sync import Sync, SyncParam
+from dtorch.options import GlobalOption
 
 _IDS = itertools.count()
 _LOCAL = threading.local()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dtorch import redistribute
+from dtorch.layout import Layout
 from dtorch.op.call import flatten
 from dtorch.op.operand import Operand, Parts
 from dtorch.op.operator import Operator
@@ -37,14 +38,15 @@ def refresh(constructor: GraphConstructor, operand: Operand) -> None:
     upstream = operand.buffer.upstream
     assert upstream is not None
     base = upstream.base
-    if base.buffer.upstream is not None:
+    if base.shared is not None and base.shared.upstream is not None:
         refresh(constructor, base)
     if base.buffer.version == upstream.seen:
         return
     buffer = operand.buffer
+    full = _whole(constructor, base)
     with LocalWork():
-        full = upstream.view(_full(constructor, base))
-        _copy_into(buffer.root_parts, redistribute.split(full, buffer.root_spec.layout, buffer.root_spec.mesh))
+        view = upstream.view(full)
+        _copy_into(buffer.root_parts, redistribute.split(view, buffer.root_spec.layout, buffer.root_spec.mesh))
     buffer.version += 1
     upstream.seen = base.buffer.version
 
@@ -57,11 +59,11 @@ def touched(constructor: GraphConstructor, operand: Operand) -> None:
     if upstream is None:
         return
     base = upstream.base
-    full = _full(constructor, base)
-    root = buffer.root_spec
-    upstream.view(full).copy_(redistribute.assemble(buffer.root_parts, root.layout, root.mesh))
-    assert base.parts is not None
-    _copy_into(base.parts, redistribute.split(full, base.layout, base.spec.mesh))
+    full = _whole(constructor, base)
+    value = _whole(constructor, Operand(buffer.root_spec, buffer.root_parts))
+    with LocalWork():
+        upstream.view(full).copy_(value)
+        _copy_into(constructor.parts(base), redistribute.split(full, base.layout, base.spec.mesh))
     touched(constructor, base)
     upstream.seen = base.buffer.version
 
@@ -111,13 +113,16 @@ def _reduced(spec: Spec) -> Spec:
     return Spec(spec.shape, spec.stride, spec.dtype, spec.layout.without_partial(), spec.mesh)
 
 
-def _full(constructor: GraphConstructor, operand: Operand) -> torch.Tensor:
-    """The full value with the global strides, so that every view legal on the operand is legal on it."""
-    value = constructor.value(operand)
-    if value.stride() == operand.spec.stride:
+def _whole(constructor: GraphConstructor, operand: Operand) -> torch.Tensor:
+    """The full value, brought together by a visible conversion, with strides on which every view is legal."""
+    spec = operand.spec
+    whole = Layout.replicate(spec.mesh.shape, spec.shape)
+    value = constructor.parts(constructor.convert(operand, whole, keep=False))[0]
+    if value.stride() == spec.stride:
         return value
-    full = torch.empty_strided(operand.spec.shape, operand.spec.stride, dtype=value.dtype, device=value.device)
-    return full.copy_(value)
+    with LocalWork():
+        full = torch.empty_strided(spec.shape, spec.stride, dtype=value.dtype, device=value.device)
+        return full.copy_(value)
 
 
 def _copy_into(parts: Parts, values: Parts) -> None:

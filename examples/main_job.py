@@ -64,7 +64,9 @@ def main() -> int:
     console.print(terminal.communication_table(graphs["AdamW step"], "Communication of one AdamW step"))
     console.print(terminal.differences_table(rows, "Greatest difference from plain torch"))
     failed = [name for name, difference, bound in rows if not difference <= bound]
-    console.print(f"[red]TOO LARGE: {', '.join(failed)}" if failed else "[green]everything agrees with plain torch")
+    console.print(
+        f"[red]TOO LARGE: {', '.join(failed)}" if failed else "[green]everything agrees with plain torch"
+    )
     return 1 if failed else 0
 
 
@@ -109,14 +111,21 @@ def forward(reference, model, mesh, ids, rows, graphs, tick) -> None:
         rows.append(("logits", greatest(logits.to_torch(), expected), 1e-5))
         tick("forward, own plan of the model")
         auto = dtorch.parallelize(copy.deepcopy(reference), mesh, "auto")
-        rows.append(('logits, plan="auto"', greatest(auto(on_dp(ids, mesh)).logits.to_torch(), expected), 1e-5))
+        rows.append(
+            ('logits, plan="auto"', greatest(auto(on_dp(ids, mesh)).logits.to_torch(), expected), 1e-5)
+        )
         tick("generate")
 
 
 def generation(reference, model, mesh, ids, rows, graphs, tick) -> None:
     """Greedy tokens with both caches; a near tie of the reference's logits ends the comparison of its row."""
     prompt = ids[:, :16]
-    options = {"max_new_tokens": TOKENS, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    options = {
+        "max_new_tokens": TOKENS,
+        "do_sample": False,
+        "return_dict_in_generate": True,
+        "output_logits": True,
+    }
     for cache in ("dynamic", "static"):
         kind = {} if cache == "dynamic" else {"cache_implementation": "static", "disable_compile": True}
         with torch.no_grad():
@@ -150,7 +159,9 @@ def train(name, optimizer, options, bound, reference, mesh, batches, rows, graph
     rows.append((f"losses of {STEPS} {name} steps", worst, 1e-4))
     ours = torch.cat([p.detach().to_torch().flatten() for p in model.parameters()])
     theirs = torch.cat([p.detach().flatten() for p in plain.parameters()])
-    rows.append((f"parameters after {name}, relative", ((ours - theirs).norm() / theirs.norm()).item(), bound))
+    rows.append(
+        (f"parameters after {name}, relative", ((ours - theirs).norm() / theirs.norm()).item(), bound)
+    )
     return model
 
 

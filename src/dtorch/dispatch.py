@@ -33,7 +33,15 @@ _FREE: dict[Any, frozenset[Any]] = {}
 _EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
 _CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 
-_MAY_WRITE_PLAIN = ("copy_", "index_copy_", "index_put_", "scatter_", "index_fill_", "masked_scatter_", "put_")
+_MAY_WRITE_PLAIN = (
+    "copy_",
+    "index_copy_",
+    "index_put_",
+    "scatter_",
+    "index_fill_",
+    "masked_scatter_",
+    "put_",
+)
 
 Handler = Callable[[Any, tuple, dict], Any]
 _HANDLERS: dict[Any, Handler] = {}
@@ -257,8 +265,6 @@ def _replicated(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
     return Operand(Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype, layout, mesh), parts)
 
 
-
-
 def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:
     """Refuse arithmetic whose result would be a plain tensor; what is written aside is carried back."""
     facts = schema_of(func)
@@ -324,7 +330,9 @@ def _named(given: dict, functional: Any) -> dict:
 
 def _store(target: torch.Tensor, value: Any) -> None:
     if not torch.can_cast(value.dtype, target.dtype):
-        raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {target.dtype}")
+        raise RuntimeError(
+            f"result type {value.dtype} can't be cast to the desired output type {target.dtype}"
+        )
     if isinstance(target, Tensor):
         if target.shape != value.shape:
             target.data = value.to(target.dtype).clone()  # torch would resize it

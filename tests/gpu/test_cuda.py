@@ -31,7 +31,10 @@ def one():
 
 def test_one_device_is_torch_bit_for_bit(one):
     x, w = torch.randn(64, 32, device="cuda"), torch.randn(48, 32, device="cuda")
-    dx, dw = dtorch.Tensor(x, device_mesh=one).requires_grad_(), dtorch.Tensor(w, device_mesh=one).requires_grad_()
+    dx, dw = (
+        dtorch.Tensor(x, device_mesh=one).requires_grad_(),
+        dtorch.Tensor(w, device_mesh=one).requires_grad_(),
+    )
     px, pw = x.clone().requires_grad_(), w.clone().requires_grad_()
     F.gelu(F.linear(dx, dw)).square().mean().backward()
     F.gelu(F.linear(px, pw)).square().mean().backward()
@@ -65,7 +68,9 @@ def test_sharded_matmul_and_its_gradients(mesh):
 def test_attention_by_heads(mesh, causal):
     shapes = [(2, 4, 16, 32)] * 3
     plain = [torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in shapes]
-    ours = [dtorch.Tensor(t, device_mesh=mesh, placements=[Shard(0), Shard(1)]).requires_grad_() for t in plain]
+    ours = [
+        dtorch.Tensor(t, device_mesh=mesh, placements=[Shard(0), Shard(1)]).requires_grad_() for t in plain
+    ]
     theirs = [t.clone().requires_grad_() for t in plain]
     got = F.scaled_dot_product_attention(*ours, is_causal=causal)
     expected = F.scaled_dot_product_attention(*theirs, is_causal=causal)
@@ -107,7 +112,9 @@ def test_llama_training_step(mesh):
     loss.backward()
     torch.testing.assert_close(loss.to_torch(), expected.detach(), rtol=1e-4, atol=1e-4)
     for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(p.grad.to_torch(), q.grad, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            p.grad.to_torch(), q.grad, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 @pytest.mark.parametrize("fused", [False, True])

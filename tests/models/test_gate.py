@@ -64,7 +64,9 @@ def train_step(reference, shape, names, batch, ids_placements, labels_placements
     torch.testing.assert_close(loss.to_torch(), expected.detach(), rtol=1e-5, atol=1e-5)
     for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
         assert p.grad.placements == p.placements, name
-        torch.testing.assert_close(p.grad.to_torch(), q.grad, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            p.grad.to_torch(), q.grad, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+        )
     return sent(forward), sent(backward)
 
 
@@ -78,7 +80,9 @@ def statistics(graph):
 
 
 @pytest.mark.parametrize(
-    ("shape", "batch"), [((2, 2), 10), ((4, 2), 3)], ids=["dp2 x tp2, batch 10", "dp4 x tp2, batch 3: an empty device"]
+    ("shape", "batch"),
+    [((2, 2), 10), ((4, 2), 3)],
+    ids=["dp2 x tp2, batch 10", "dp4 x tp2, batch 3: an empty device"],
 )
 def test_data_and_tensor_parallel(reference, shape, batch):
     rows = [Shard(0), Replicate()]
@@ -104,7 +108,9 @@ def test_sequence_parallel(reference):
 def test_statistics_are_those_of_the_loss(reference):
     mesh = dtorch.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = dtorch.parallelize(copy.deepcopy(reference), mesh, PLAN)
-    x = dtorch.Tensor(torch.zeros(4, LENGTH, dtype=torch.long), device_mesh=mesh, placements=[Shard(0), Replicate()])
+    x = dtorch.Tensor(
+        torch.zeros(4, LENGTH, dtype=torch.long), device_mesh=mesh, placements=[Shard(0), Replicate()]
+    )
     with dtorch.record() as graph:
         model(x, labels=x).loss.backward()
     assert set(statistics(graph)) <= {"Softmax", "CrossEntropy"}

@@ -37,7 +37,13 @@ def llama():
 
 def gpt2():
     config = transformers.GPT2Config(
-        n_embd=HIDDEN, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=64, pad_token_id=0, eos_token_id=None
+        n_embd=HIDDEN,
+        n_layer=2,
+        n_head=4,
+        vocab_size=VOCABULARY,
+        n_positions=64,
+        pad_token_id=0,
+        eos_token_id=None,
     )
     return transformers.GPT2LMHeadModel(config)
 
@@ -80,7 +86,12 @@ def bert_plan(mesh):
 
 
 MODELS = {"llama": (llama, lambda mesh: "auto"), "gpt2": (gpt2, gpt2_plan), "bert": (bert, bert_plan)}
-MESHES = {"dp": ((2,), ("dp",)), "tp": ((2,), ("tp",)), "dp x tp": ((2, 2), ("dp", "tp")), "one": ((1,), ("dp",))}
+MESHES = {
+    "dp": ((2,), ("dp",)),
+    "tp": ((2,), ("tp",)),
+    "dp x tp": ((2, 2), ("dp", "tp")),
+    "one": ((1,), ("dp",)),
+}
 
 
 def on(mesh, tensor):

@@ -46,7 +46,9 @@ def refresh(constructor: GraphConstructor, operand: Operand) -> None:
     full = _whole(constructor, base)
     with LocalWork():
         view = upstream.view(full)
-        _copy_into(buffer.root_parts, redistribute.split(view, buffer.root_spec.layout, buffer.root_spec.mesh))
+        _copy_into(
+            buffer.root_parts, redistribute.split(view, buffer.root_spec.layout, buffer.root_spec.mesh)
+        )
     buffer.version += 1
     upstream.seen = base.buffer.version
 
@@ -135,4 +137,6 @@ def _copy_into(parts: Parts, values: Parts) -> None:
 
 def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two local tensors live in one storage."""
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.untyped_storage().nbytes() > 0
+    return (
+        a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.untyped_storage().nbytes() > 0
+    )

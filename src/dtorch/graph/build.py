@@ -64,7 +64,9 @@ def build(
     return recipe
 
 
-def _by_rule(operator: Operator, written: tuple[int, ...], held: Mapping[int, Sequence[Layout]]) -> Recipe | None:
+def _by_rule(
+    operator: Operator, written: tuple[int, ...], held: Mapping[int, Sequence[Layout]]
+) -> Recipe | None:
     """The recipe by the operator's own rule; None where only the general path can run it."""
     if operator.type == "General":
         return None
@@ -124,7 +126,9 @@ def _conversions(operator: Operator, choice: Choice) -> tuple[tuple[int, Layout]
 def _general(operator: Operator, written: tuple[int, ...]) -> Recipe:
     """Everything whole, run once, outputs as they come."""
     recipe = Recipe(operator)
-    layouts = tuple(None if x is None else Layout.replicate(x.spec.mesh.shape, x.shape) for x in operator.inputs)
+    layouts = tuple(
+        None if x is None else Layout.replicate(x.spec.mesh.shape, x.shape) for x in operator.inputs
+    )
     choice = Choice(layouts, ())
     recipe.conversions = _conversions(operator, choice)
     recipe.write_back = tuple(i for i in written if any(i == j for j, _ in recipe.conversions))

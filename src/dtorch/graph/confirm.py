@@ -36,7 +36,10 @@ def users_place() -> Any:
         code = frame.f_code
         ours = _THEIRS.get(code)
         if ours is None:
-            ours = _THEIRS[code] = frame.f_globals.get("__name__", "").partition(".")[0] in ("dtorch", "torch")
+            ours = _THEIRS[code] = frame.f_globals.get("__name__", "").partition(".")[0] in (
+                "dtorch",
+                "torch",
+            )
         if not ours:
             return code, frame.f_lasti
         frame = frame.f_back  # type: ignore[assignment]
@@ -94,7 +97,7 @@ def refuse_implicit(recipe: Recipe, specs: Sequence[Spec | None]) -> None:
     have = "\n".join(f"    input {i}: {list(s.placements)}" for i, s in enumerate(specs) if s is not None)
     rules = "\n".join(f"    {line}" for line in str(operator.signature).splitlines())
     raise PlacementError(
-        f"{operator.describe()} fits no placement rule without communication, and the policy is \"error\".\n"
+        f'{operator.describe()} fits no placement rule without communication, and the policy is "error".\n'
         f"  placements:\n{have}\n  legal on one mesh axis:\n{rules}\n"
         f"  cheapest fix ({total} bytes): {'; '.join(fixes)}\n  called from {users_line()}"
     )
@@ -110,7 +113,9 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
         recipe.checked = True
         return
     if len(results) != len(recipe.outputs):
-        raise OperatorError(f"{recipe.operator.describe()} gave {len(results)} outputs, not {len(recipe.outputs)}")
+        raise OperatorError(
+            f"{recipe.operator.describe()} gave {len(results)} outputs, not {len(recipe.outputs)}"
+        )
     plans = list(recipe.outputs)
     for number, (plan, parts) in enumerate(zip(plans, results, strict=True)):
         if plan.spec is None:
@@ -124,7 +129,9 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
                 )
         if not spec.layout.cut_axes and plan.source == "fresh":
             meta = meta_of(parts[0])
-            plans[number] = plan._replace(spec=Spec(meta.shape, meta.stride, meta.dtype, spec.layout, spec.mesh))
+            plans[number] = plan._replace(
+                spec=Spec(meta.shape, meta.stride, meta.dtype, spec.layout, spec.mesh)
+            )
     recipe.outputs = tuple(plans)
     recipe.checked = True
     _allow_recording(recipe)
@@ -135,6 +142,8 @@ def _allow_recording(recipe: Recipe) -> None:
     assert plans is not None
     recipe.kept = tuple(j for j, plan in enumerate(plans) if plan.source in ("fresh", "view"))
     recipe.moves = any(plan.target is not None for plan in plans)
-    recipe.nbytes = sum(plan.spec.nbytes for plan in plans if plan.source == "fresh" and plan.spec is not None)
+    recipe.nbytes = sum(
+        plan.spec.nbytes for plan in plans if plan.source == "fresh" and plan.spec is not None
+    )
     known = all(plan.source in ("fresh", "view", "argument") for plan in plans)
     recipe.lazy = known and not recipe.write_back and not recipe.operator.draws()

@@ -100,7 +100,9 @@ class GraphConstructor:
         full_key = tuple(key)
         recipe = self._recipes.get(full_key)
         if recipe is None:
-            held = {i: tuple(o.conversions() or ()) for i, o in enumerate(operands) if o.converted is not None}
+            held = {
+                i: tuple(o.conversions() or ()) for i, o in enumerate(operands) if o.converted is not None
+            }
             recipe = build(make(), [o.spec for o in operands], held, Surroundings(*around))
             self._keep(full_key, recipe)
         if recipe.reduce_first:
@@ -341,7 +343,9 @@ class GraphConstructor:
             if keep and target in held:
                 return held[target]
             itemsize = operand.spec.itemsize
-            source = min((operand, *held.values()), key=lambda o: redistribute.cost(o.layout, target, itemsize))
+            source = min(
+                (operand, *held.values()), key=lambda o: redistribute.cost(o.layout, target, itemsize)
+            )
         recipe = self._convert_recipe(source.spec, target, mesh, implicit)
         operator: Convert = recipe.operator  # type: ignore[assignment]
         if self.eager:

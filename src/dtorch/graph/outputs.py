@@ -37,7 +37,9 @@ def plan_of(recipe: Recipe, operands: Sequence[Operand | None], parts: Parts) ->
     if not isinstance(result, torch.Tensor):
         return OutputPlan("value")
     if result.layout is not torch.strided:
-        raise PlacementError(f"{recipe.operator.describe()} gives a {result.layout} tensor; dtorch holds strided ones")
+        raise PlacementError(
+            f"{recipe.operator.describe()} gives a {result.layout} tensor; dtorch holds strided ones"
+        )
     spec = whole_spec(recipe.operator.mesh, result)
     schema = recipe.operator.schema
     if schema.view_of is not None:

@@ -57,6 +57,8 @@ class Pending:
 def _seen_by_views(operand: Operand) -> bool:
     """Whether living views share the operand's storages, which they may have to change together."""
     buffer = operand.shared
-    return buffer is not None and buffer.root_parts is None and any(
-        member is not operand for member in buffer.live_members()
+    return (
+        buffer is not None
+        and buffer.root_parts is None
+        and any(member is not operand for member in buffer.live_members())
     )

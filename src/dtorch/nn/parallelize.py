@@ -27,7 +27,9 @@ Plan = Mapping[str, Any]
 """Parameter-name pattern -> {axis: placement}, a list of placements, or a Layout."""
 
 
-def parallelize(module: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto", *, axis: str | int = "tp") -> nn.Module:
+def parallelize(
+    module: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto", *, axis: str | int = "tp"
+) -> nn.Module:
     """Replace a module's parameters and buffers by distributed ones, in place.
 
     Args:
@@ -50,7 +52,9 @@ def parallelize(module: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto", 
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     unmatched = [pattern for pattern in plan if not any(fnmatchcase(name, pattern) for name in names)]
     if unmatched:
-        raise PlacementError(f"no parameter matches {', '.join(map(repr, unmatched))}; there are {', '.join(names)}")
+        raise PlacementError(
+            f"no parameter matches {', '.join(map(repr, unmatched))}; there are {', '.join(names)}"
+        )
     graph = Graph.default_graph()
     made: dict[int, nn.Parameter] = {}
     for name, owner, key, parameter in _parameters(module):
@@ -88,7 +92,9 @@ def _placements(name: str, plan: Plan, mesh: DeviceMesh) -> Any:
     return None
 
 
-def _distributed(name: str, parameter: nn.Parameter, mesh: DeviceMesh, placements: Any, graph: Graph) -> nn.Parameter:
+def _distributed(
+    name: str, parameter: nn.Parameter, mesh: DeviceMesh, placements: Any, graph: Graph
+) -> nn.Parameter:
     try:
         layout_of(placements, mesh, parameter.shape)
     except PlacementError as error:
@@ -140,7 +146,14 @@ def _style_of(name: str, styles: Mapping[str, str]) -> str | None:
 
 
 def _by_style(
-    style: str, name: str, owner: nn.Module, key: str, parameter: nn.Parameter, mesh: DeviceMesh, place: int, n: int
+    style: str,
+    name: str,
+    owner: nn.Module,
+    key: str,
+    parameter: nn.Parameter,
+    mesh: DeviceMesh,
+    place: int,
+    n: int,
 ) -> Any:
     placements: list[Any] = [Replicate()] * mesh.ndim
     transposed = type(owner).__name__ == "Conv1D"  # transformers' Conv1D holds [in, out], nn.Linear [out, in]

@@ -92,7 +92,9 @@ class Called:
 
     def draws(self) -> bool:
         """Whether the operator draws random numbers; torch's stream is drawn from when the call is made."""
-        if not isinstance(self.param, TorchCall) or not has_tag(self.param.func, torch.Tag.nondeterministic_seeded):
+        if not isinstance(self.param, TorchCall) or not has_tag(
+            self.param.func, torch.Tag.nondeterministic_seeded
+        ):
             return False
         return self.arguments.get("dropout_p") != 0.0  # attention draws for its dropout alone
 

@@ -42,7 +42,9 @@ class Group:
             self._rings[key] = list(found.values())
         return self._rings[key]
 
-    def all_reduce(self, values: Sequence[torch.Tensor], axes: Sequence[int], kind: str = "sum") -> list[torch.Tensor]:
+    def all_reduce(
+        self, values: Sequence[torch.Tensor], axes: Sequence[int], kind: str = "sum"
+    ) -> list[torch.Tensor]:
         """Combine one small tensor per device over mesh axes, in mesh order; every device gets the result.
 
         Args:

@@ -145,7 +145,9 @@ class Operand:
 
     def conversions(self) -> dict[Layout, Operand] | None:
         """Conversions of the present value that are still held, or None."""
-        if self.converted is not None and self.converted_at != (0 if self.shared is None else self.shared.version):
+        if self.converted is not None and self.converted_at != (
+            0 if self.shared is None else self.shared.version
+        ):
             self.converted = None
         return self.converted
 

@@ -172,7 +172,9 @@ class Operator(Called):
         """Layouts fit shape and mesh."""
         for x in self.inputs:
             if x is not None and (x.spec.layout.mesh_shape != x.spec.mesh.shape or x.layout.shape != x.shape):
-                raise PlacementError(f"{self.type}: layout {x.layout} does not fit {x.shape} on {x.spec.mesh}")
+                raise PlacementError(
+                    f"{self.type}: layout {x.layout} does not fit {x.shape} on {x.spec.mesh}"
+                )
 
     def update_operand_topology(self) -> None:
         """Link the operands: who produces them, who consumes them."""
@@ -200,7 +202,9 @@ class Operator(Called):
         """Tie a dims line to this operator's inputs; arguments that are no tensors count as absent."""
         tensors = parse(dims.line).inputs
         slots = [self.slot(tensor.name) for tensor in tensors]
-        rule = concretize(dims.line, [None if i is None else self.shapes[i] for i in slots], dims.linear, dims.flops)
+        rule = concretize(
+            dims.line, [None if i is None else self.shapes[i] for i in slots], dims.linear, dims.flops
+        )
         names: list[tuple[str, ...] | None] = [None if s is None else (UNCUT,) * len(s) for s in self.shapes]
         for i, dim_names in zip(slots, rule.inputs, strict=True):
             if i is not None:
@@ -229,10 +233,14 @@ class Operator(Called):
         written = self.returned_inputs()
         if not written:
             return signature
-        rows = [row for row in signature.rows if all(row.inputs[i] == row.outputs[n] for n, i in written.items())]
+        rows = [
+            row for row in signature.rows if all(row.inputs[i] == row.outputs[n] for n, i in written.items())
+        ]
         return PlacementSignature(signature.n_inputs, signature.n_outputs, rows)
 
-    def place(self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}) -> Choice | None:
+    def place(
+        self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}
+    ) -> Choice | None:
         """Layouts that make the inputs legal at the least price, and those of the outputs.
 
         Args:
@@ -247,7 +255,8 @@ class Operator(Called):
             operand = self.inputs[i]
             assert operand is not None
             return min(
-                redistribute.cost(have, target, operand.spec.itemsize) for have in (operand.layout, *held.get(i, ()))
+                redistribute.cost(have, target, operand.spec.itemsize)
+                for have in (operand.layout, *held.get(i, ()))
             )
 
         return choose(self.signature, self.layouts, shapes, cost, self.owed, pinned)
@@ -341,5 +350,8 @@ class Operator(Called):
         sent = self.statistics_bytes()
         share = -(-sent // self.mesh.size) if sent else 0
         return replace(
-            self.get_operator_cost(), traffic_bytes=self.traffic_bytes(), sent_bytes=sent, sent_bytes_max=share
+            self.get_operator_cost(),
+            traffic_bytes=self.traffic_bytes(),
+            sent_bytes=sent,
+            sent_bytes_max=share,
         )

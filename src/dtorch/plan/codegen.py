@@ -54,7 +54,6 @@ class Source:
         self.lines.append(text)
         self.node_of.append(node)
 
-
     def call(self, function: Any, node: int, inputs: list[str], outputs: list[str]) -> None:
         """Write one device's call: a `Local` is a torch call, anything else takes (inputs, outputs)."""
         if isinstance(function, Local):

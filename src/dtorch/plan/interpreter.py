@@ -43,7 +43,9 @@ def interpret(
         if first is not None and not isinstance(first, Exception):
             results: Any = Failed(first)  # interrupted: nothing that has not run may look whole
         else:
-            results = _run_node(structure, node, [values.get(i) for i in inputs], error if node == start else None)
+            results = _run_node(
+                structure, node, [values.get(i) for i in inputs], error if node == start else None
+            )
         if type(results) is Failed:
             first = first or results.error
             _spoil_writes(structure, node, values, results)

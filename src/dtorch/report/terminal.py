@@ -74,7 +74,9 @@ def communication_table(graph: LogicalGraph, title: str = "Communication") -> Ta
     """One row per kind, axis and cause."""
     counts: dict[tuple[str, str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     for sent in graph.communications():
-        chosen = "implicit" if sent.implicit else "of the operator" if sent.kind == "statistics" else "asked for"
+        chosen = (
+            "implicit" if sent.implicit else "of the operator" if sent.kind == "statistics" else "asked for"
+        )
         entry = counts[sent.kind, sent.axes, chosen, sent.cause or "gradient or user"]
         entry[0] += 1
         entry[1] += sent.bytes

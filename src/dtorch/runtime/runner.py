@@ -64,7 +64,6 @@ class Program:
         )
         return KernelFactory.new_kernel(context)
 
-
     def run(self, inputs: Sequence[Parts | None]) -> list[list[Any]]:
         """Local outputs: for each output, one entry per device in mesh order."""
         local = [[None if p is None else p[position] for p in inputs] for position in self.positions]

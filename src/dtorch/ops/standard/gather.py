@@ -144,7 +144,9 @@ class Gather(Indexing):
             super().compute(inputs, outputs, local)
             return
         zeros = x.new_zeros(index.shape)
-        found = masked_lookup(lambda i: x.gather(dim, i), index, zeros, layout, dim, local.coord, RuntimeError)
+        found = masked_lookup(
+            lambda i: x.gather(dim, i), index, zeros, layout, dim, local.coord, RuntimeError
+        )
         outputs[:] = [found]
 
 

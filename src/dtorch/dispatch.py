@@ -29,9 +29,6 @@ from dtorch.tensor import Tensor, wrap
 _SLOTS = [Slot(i) for i in range(4096)]
 _TENSOR = object()
 _FLOAT = object()
-_FREE: dict[Any, frozenset[Any]] = {}
-_EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
-_CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 
 _MAY_WRITE_PLAIN = (
     "copy_",
@@ -58,28 +55,58 @@ def handles(*funcs: Any) -> Callable[[Handler], Handler]:
     return enter
 
 
-def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
-    """Run one torch call that has a dtorch tensor among its arguments."""
-    # torch leaves out, below this door, what resolves conjugate and negative bits; local parts may bear them.
-    _EXCLUDE(_CONJUGATE, False)
-    _EXCLUDE(_NEGATIVE, False)
+class Door:
+    """What is known of one torch overload at the door.
+
+    Attributes:
+        func: the overload; a door stands for it in keys.
+        handler: what answers it, None for the ordinary way.
+        free: positions and names of the arguments whose float value is an input, not part of the key.
+    """
+
+    __slots__ = ("free", "func", "handler")
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+        self.handler = _HANDLERS.get(func) or _special(func)
+        names = registry.class_of(func).free_scalars.get(base_name(func), ())
+        known = schema_of(func).names
+        self.free = frozenset([*names, *(known.index(name) for name in names if name in known)])
+
+
+_DOORS: dict[int, Door] = {}
+
+
+def _door(func: Any) -> Door:
+    """The door of an overload; it holds the overload, so that no other one takes its id."""
+    return _DOORS.setdefault(id(func), Door(func))
+
+
+def dispatch(func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    """Run one torch call that has a dtorch tensor among its arguments; torch's `__torch_dispatch__`."""
+    door = _DOORS.get(id(func)) or _door(func)
+    if door.handler is None:
+        return _run(door, args, kwargs or {})
     with torch._C.DisableTorchFunction():
-        return (_HANDLERS.get(func) or _handler(func))(func, args, kwargs)
+        return door.handler(func, args, kwargs or {})
 
 
-def _handler(func: Any) -> Handler:
-    """What answers an overload that has no handler of its own, remembered."""
+def run(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Run a call the ordinary way, whatever handler its overload has."""
+    return _run(_DOORS.get(id(func)) or _door(func), args, kwargs)
+
+
+def _special(func: Any) -> Handler | None:
+    """What answers kinds of overloads that are not run the ordinary way."""
     if registry.is_composite(func):
-        found: Handler = _decompose
-    elif schema_of(func).outs:
-        found = _into_out
-    elif has_tag(func, torch.Tag.inplace_view):
-        found = _in_place_view
-    elif schema_of(func).written and func._opname not in _MAY_WRITE_PLAIN:
-        found = _run_in_place
-    else:
-        found = run
-    return _HANDLERS.setdefault(func, found)
+        return _decompose
+    if schema_of(func).outs:
+        return _into_out
+    if has_tag(func, torch.Tag.inplace_view):
+        return _in_place_view
+    if schema_of(func).written and func._opname not in _MAY_WRITE_PLAIN:
+        return _run_in_place
+    return None
 
 
 def _decompose(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -91,14 +118,12 @@ def _run_in_place(func: Any, args: tuple, kwargs: dict) -> Any:
     return run(func, args, kwargs)
 
 
-def run(func: Any, args: tuple, kwargs: dict) -> Any:
+def _run(door: Door, args: tuple, kwargs: dict) -> Any:
     """Scan, add to the graph, wrap what comes out."""
     tensors: list[torch.Tensor] = []
     scalars: list[Scalar] = []
-    key: list[Any] = [func]
-    free = _FREE.get(func)
-    if free is None:
-        free = _FREE[func] = _free_arguments(func)
+    key: list[Any] = [door]
+    free = door.free
     for i, value in enumerate(args):
         kind = type(value)
         if kind is Tensor:
@@ -116,11 +141,12 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
             key.append(_FLOAT)
         else:
             _scan(value, tensors, key)
-    mesh, graph, operands, plain = _operands(tensors, key)
-    operands += scalars  # type: ignore[arg-type]
+    mesh, graph, operands, plain = _operands(tensors, key, door)
+    if scalars:
+        operands += scalars  # type: ignore[arg-type]
 
     def make() -> TorchCall:
-        return _call(func, args, kwargs)
+        return _call(door, args, kwargs)
 
     with graph.lock:
         if torch.is_autocast_enabled(mesh.device_type):
@@ -128,8 +154,10 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
                 recipe, results = graph.constructor.call(key, operands, make, plain)
         else:
             recipe, results = graph.constructor.call(key, operands, make, plain)
+    if type(results) is Operand and not (recipe.views and torch.is_inference_mode_enabled()):
+        return wrap(results, graph)
     if results is None:
-        return run(func, args, kwargs)
+        return _run(door, args, kwargs)
     for i in recipe.written:
         if not isinstance(tensors[i], Tensor):
             _carry_back(tensors[i], operands[i])
@@ -137,7 +165,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _operands(
-    tensors: list[torch.Tensor], key: list[Any]
+    tensors: list[torch.Tensor], key: list[Any], door: Door
 ) -> tuple[DeviceMesh, Graph, list[Operand], Sequence[int]]:
     """Home and operands of a call, and which of them are plain tensors, whose specs are entered into the key."""
     first = tensors[0]
@@ -145,21 +173,14 @@ def _operands(
         mesh, graph = first._operand.spec.mesh, first._graph
         if all(type(t) is Tensor and t._operand.spec.mesh is mesh for t in tensors):
             return mesh, graph, [t._operand for t in tensors], ()  # type: ignore[attr-defined]
-    mesh, graph = home(tensors, key[0])
+    mesh, graph = home(tensors, door.func)
     operands = [operand_of(t, mesh) for t in tensors]
     key.append(tuple([o.spec for o in operands]))
     return mesh, graph, operands, [i for i, t in enumerate(tensors) if not isinstance(t, Tensor)]
 
 
-def _free_arguments(func: Any) -> frozenset[Any]:
-    """Positions and names of the arguments whose float value is an input, not part of the key."""
-    names = registry.class_of(func).free_scalars.get(base_name(func), ())
-    known = schema_of(func).names
-    return frozenset([*names, *(known.index(name) for name in names if name in known)])
-
-
-def _call(func: Any, args: tuple, kwargs: dict) -> TorchCall:
-    free = _FREE[func]
+def _call(door: Door, args: tuple, kwargs: dict) -> TorchCall:
+    free = door.free
     count = _count(args) + _count(tuple(kwargs.values()))
     slots, scalars = iter(_SLOTS), itertools.count(count)
 
@@ -173,7 +194,7 @@ def _call(func: Any, args: tuple, kwargs: dict) -> TorchCall:
         return value
 
     call_args = tuple([template(value, i) for i, value in enumerate(args)])
-    return TorchCall(_name(func), call_args, {name: template(value, name) for name, value in kwargs.items()})
+    return TorchCall(_name(door.func), call_args, {name: template(value, name) for name, value in kwargs.items()})
 
 
 def _count(values: Any) -> int:
@@ -204,6 +225,9 @@ def _scan(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
         tensors.append(value)
         key.append(_TENSOR)
     elif kind is list or kind is tuple:
+        if all(type(item) is int for item in value):
+            key.append(tuple(value))
+            return
         key.append((kind, len(value)))
         for item in value:
             _scan(item, tensors, key)
@@ -281,14 +305,15 @@ def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:
             )
 
 
-def wrap_results(recipe: Recipe, results: list[Any], tensors: Sequence[torch.Tensor], graph: Graph) -> Any:
+def wrap_results(recipe: Recipe, results: Any, tensors: Sequence[torch.Tensor], graph: Graph) -> Any:
     """Turn operands into tensors, in the form torch returns them."""
     plans = recipe.outputs
+    if isinstance(results, Operand):
+        results = [results]
     found: list[Any] = []
-    a_view = recipe.operator.view_of() is not None
     for number, result in enumerate(results):
         if isinstance(result, Operand):
-            if a_view and torch.is_inference_mode_enabled() and not tensors[0].is_inference():
+            if recipe.views and torch.is_inference_mode_enabled() and not tensors[0].is_inference():
                 # A view of a normal tensor cannot be made as an inference tensor.
                 with torch.inference_mode(False):
                     found.append(wrap(result, graph))
@@ -373,3 +398,7 @@ def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
     x._graph.parts(operand)
     root = wrap(Operand(buffer.root_spec, buffer.root_parts, buffer), x._graph)
     return run(func, (root, size, stride, where), {})
+
+
+# Static, not a class method: what torch calls for each operator costs one look-up less.
+Tensor.__torch_dispatch__ = staticmethod(dispatch)  # type: ignore[method-assign,assignment]

@@ -122,7 +122,7 @@ def _numbers(how: Each, name: str, value: Any) -> Any:
 def _call(func: Any, args: tuple, kwargs: dict) -> Any:
     """The operator through dtorch where it has a tensor of ours, else torch's own."""
     if any(_ours(value) for value in (*args, *kwargs.values())):
-        return dispatch(func, args, kwargs)
+        return dispatch(func, (), args, kwargs)
     return func(*args, **kwargs)
 
 

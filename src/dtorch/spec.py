@@ -69,6 +69,11 @@ class Spec:
         """One placement per mesh axis, printed with the mesh's axis names."""
         return self.layout.placements(self.mesh.dim_names)
 
+    @cached_property
+    def device(self) -> torch.device:
+        """The device that torch shows for the tensor: that of the mesh's first position."""
+        return self.mesh.torch_device(0)
+
     def local_shape(self, coord: tuple[int, ...]) -> tuple[int, ...]:
         """Sizes of the part of the device at `coord`."""
         return self.layout.local_shape(coord)

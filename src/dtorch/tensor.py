@@ -46,7 +46,7 @@ class Tensor(torch.Tensor):
 
     _operand: Operand
     _graph: Graph
-    _watched: bool
+    _watched = False
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -78,14 +78,6 @@ class Tensor(torch.Tensor):
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        from dtorch.dispatch import dispatch
-
-        return dispatch(func, args, kwargs or {})
 
     # -- what it is -----------------------------------------------------------------------------------------
 
@@ -375,10 +367,13 @@ def leaf(
     return tensor
 
 
+_make_wrapper = torch.Tensor._make_wrapper_subclass
+
+
 def wrap(operand: Operand, graph: Graph, requires_grad: bool = False) -> Tensor:
     """The tensor that stands for an operand."""
     spec = operand.spec
-    tensor = torch.Tensor._make_wrapper_subclass(
+    tensor = _make_wrapper(
         Tensor,
         spec.shape,
         spec.stride,
@@ -386,11 +381,10 @@ def wrap(operand: Operand, graph: Graph, requires_grad: bool = False) -> Tensor:
         None,
         spec.dtype,
         torch.strided,
-        spec.mesh.torch_device(0),
+        spec.device,
         False,
         requires_grad,
     )
     tensor._operand = operand
     tensor._graph = graph
-    tensor._watched = False
     return tensor

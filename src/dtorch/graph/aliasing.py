@@ -35,6 +35,7 @@ def viewer(operator: Operator, index: int, number: int) -> Callable[[torch.Tenso
 
 def refresh(constructor: GraphConstructor, operand: Operand) -> None:
     """Bring a copied view up to date with its base."""
+    constructor.flush()
     upstream = operand.buffer.upstream
     assert upstream is not None
     base = upstream.base

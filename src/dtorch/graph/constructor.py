@@ -39,6 +39,9 @@ MAX_RECIPES = 20_000
 MAX_SNAPSHOT_BYTES = 2**20
 """Plain operands up to this size are copied when recorded; beside a larger one the call runs at once."""
 
+# torch leaves out, below `__torch_dispatch__`, what resolves conjugate and negative bits; local parts may bear them.
+_EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
+_CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 _current_backward = torch._C._current_graph_task_id
 _default_dtype = torch.get_default_dtype
 
@@ -68,7 +71,7 @@ class GraphConstructor:
         operands: list[Operand],
         make: Callable[[], OpParam],
         plain: Sequence[int] = (),
-    ) -> tuple[Recipe, Results | None]:
+    ) -> tuple[Recipe, Results | Operand | None]:
         """Add a call to the graph; the caller holds the graph's lock.
 
         Args:
@@ -79,43 +82,57 @@ class GraphConstructor:
             plain: operands that are the user's plain tensors, which may change after the call.
 
         Returns:
-            The recipe, and for each output an operand, the number of the input it is, or a plain value. None
-            for the outputs where pending sums had to be reduced in place first: operands have other specs now,
+            The recipe, and for each output an operand, the number of the input it is, or a plain value; the
+            operand itself where there is one fresh output and nothing else. None where pending sums had to be reduced in place first: operands have other specs now,
             so the call is to be made again.
         """
         lazy = not self.eager
         for i, operand in enumerate(operands):
             if operand.shared is not None and operand.shared.upstream is not None:
-                self.flush()
                 aliasing.refresh(self, operand)
                 lazy = False
             if operand.converted is not None and operand.conversions():
                 key.append((i, *operand.converted))
         task = _current_backward()
-        around = (self.graph.policy, task != -1, _default_dtype())
-        if around[2] is not self.pending.default_dtype:
+        dtype = _default_dtype()
+        if dtype is not self.pending.default_dtype:
             self.flush()
-            self.pending.default_dtype = around[2]
-        key.append(around)
+            self.pending.default_dtype = dtype
+        key += (self.graph.policy, task != -1, dtype)
         full_key = tuple(key)
         recipe = self._recipes.get(full_key)
         if recipe is None:
-            held = {
-                i: tuple(o.conversions() or ()) for i, o in enumerate(operands) if o.converted is not None
-            }
-            recipe = build(make(), [o.spec for o in operands], held, Surroundings(*around))
-            self._keep(full_key, recipe)
-        if recipe.reduce_first:
-            self.flush()
-            for i in recipe.reduce_first:
-                aliasing.reduce_in_place(self, operands[i])
-            return recipe, None
+            recipe = self._build(full_key, operands, make, Surroundings(*key[-3:]))
         if lazy and recipe.lazy and (not plain or self._snapshot(recipe, operands, plain)):
-            if task != self._last_backward and task != -1:
+            if task != -1 and task != self._last_backward:
                 self._last_backward = task
                 torch.autograd.Variable._execution_engine.queue_callback(self.flush)
+            if recipe.simple is not None and not self.graph.recorders:
+                if recipe.views:
+                    plan = recipe.outputs[0]  # type: ignore[index]
+                    base = operands[plan.index]
+                    output = Operand(recipe.simple, None, base.buffer, base.offset + plan.offset)
+                else:
+                    output = Operand(recipe.simple)
+                self._append((recipe, operands, (output,), users_place()), recipe.nbytes)
+                return recipe, output
             return recipe, self._record(recipe, operands)
-        return recipe, self._run(recipe, operands, task != -1)
+        with torch._C.DisableTorchFunction():
+            if recipe.reduce_first:
+                self.flush()
+                for i in recipe.reduce_first:
+                    aliasing.reduce_in_place(self, operands[i])
+                return recipe, None
+            return recipe, self._run(recipe, operands, task != -1)
+
+    def _build(
+        self, key: tuple, operands: Sequence[Operand], make: Callable[[], OpParam], around: Surroundings
+    ) -> Recipe:
+        held = {i: tuple(o.conversions() or ()) for i, o in enumerate(operands) if o.converted is not None}
+        with torch._C.DisableTorchFunction():
+            recipe = build(make(), [o.spec for o in operands], held, around)
+        self._keep(key, recipe)
+        return recipe
 
     def _snapshot(self, recipe: Recipe, operands: list[Operand], plain: Sequence[int]) -> bool:
         """Copy plain operands, for they may change before the call runs; False where running now is cheaper."""
@@ -174,6 +191,8 @@ class GraphConstructor:
         if not self.pending.nodes:
             return None
         with self.graph.lock, LocalWork():
+            _EXCLUDE(_CONJUGATE, False)
+            _EXCLUDE(_NEGATIVE, False)
             nodes, wanted = self.pending.take()
             try:
                 self.runner.run_nodes(nodes, wanted)
@@ -206,7 +225,9 @@ class GraphConstructor:
             present = [o for o in operands if o is not None]
             key = [param.op, repr(param.args), repr(param.kwargs), *(o.spec for o in present)]
             results = self.call(key, present, lambda: param)[1]
-            return self.add_operator(param, operands) if results is None else results
+            if results is None:
+                return self.add_operator(param, operands)
+            return [results] if isinstance(results, Operand) else results
         in_backward = _current_backward() != -1
         around = Surroundings(self.graph.policy, in_backward, _default_dtype())
         held = {i: tuple(o.conversions() or ()) for i, o in enumerate(operands) if o is not None}
@@ -237,6 +258,8 @@ class GraphConstructor:
         program = recipe.program
         if program is None:
             program = recipe.program = self.runner.prepare(operator, operator.layouts)
+        _EXCLUDE(_CONJUGATE, False)
+        _EXCLUDE(_NEGATIVE, False)
         try:
             results = self.runner.run(program, [None if o is None else self._ready(o) for o in operands])
         except Exception as error:

@@ -50,6 +50,8 @@ class Recipe:
         kept: numbers of the outputs that become operands.
         moves: whether an output is brought to another layout at once.
         nbytes: of the outputs that need memory of their own.
+        simple: the spec of the one output, fresh or a view, where there is nothing else to record, else None.
+        views: whether the outputs view an input.
     """
 
     __slots__ = (
@@ -64,7 +66,9 @@ class Recipe:
         "program",
         "reduce_first",
         "returns",
+        "simple",
         "single",
+        "views",
         "write_back",
         "written",
     )
@@ -84,3 +88,5 @@ class Recipe:
         self.kept: tuple[int, ...] = ()
         self.moves = False
         self.nbytes = 0
+        self.simple: Spec | None = None
+        self.views = operator.view_of() is not None

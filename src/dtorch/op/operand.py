@@ -129,11 +129,17 @@ class Operand:
         self.parts = parts
         self.offset = offset
         self.converted: dict[Layout, Operand] | None = None
-        self.producer: Any = None
-        self.consumers: tuple[Any, ...] = ()
         self.shared = buffer
         if buffer is not None:
             buffer.add(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Links that no operator has made yet: operands are made at every call, linked by the factory alone."""
+        if name == "producer":
+            return None
+        if name == "consumers":
+            return ()
+        raise AttributeError(f"an Operand has no {name}")
 
     @property
     def buffer(self) -> Buffer:

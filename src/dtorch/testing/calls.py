@@ -84,13 +84,14 @@ class Call:
 
     @cached_property
     def is_generic(self) -> bool:
-        """Whether values tell placements apart: hardly any zeros among inputs, outputs not all alike."""
-        inputs = [x for x in self.inputs if x is not None and x.is_floating_point() and x.numel()]
-        alike = any(y.numel() > 1 and bool((y == y.flatten()[0]).all()) for y in self.run() if _is_dense(y))
-        bools = any(y.dtype is torch.bool and y.numel() == 1 for y in self.run() if _is_dense(y))
+        """Whether values tell placements apart: some are there, few are 0, not all results alike."""
+        results = [y for y in self.run() if _is_dense(y)]
+        plain = any(y.numel() == 0 or (y.dtype is torch.bool and y.numel() == 1) for y in results)
+        alike = any(y.numel() > 1 and bool((y == y.flatten()[0]).all()) for y in results)
         masks = [x for x in self.inputs if x is not None and x.dtype is torch.bool and x.numel() > 1]
         flat = any(bool(x.all()) or not bool(x.any()) for x in masks)
-        return not (alike or bools or flat) and all(bool((x != 0).double().mean() > 0.8) for x in inputs)
+        floats = [x for x in self.inputs if x is not None and x.is_floating_point() and x.numel()]
+        return not (plain or alike or flat) and all(bool((x != 0).double().mean() > 0.8) for x in floats)
 
     def __str__(self) -> str:
         shapes = ", ".join("-" if x is None else str(list(x.shape)) for x in self.inputs)

@@ -23,7 +23,11 @@ SAMPLES: dict[str, Sample] = {
         torch.baddbmm(r(7), r(3, 4, 5), r(3, 5, 7)),
         torch.addbmm(r(4, 7), r(3, 4, 5), r(3, 5, 7)),
     ],
-    "addmv": lambda r: [torch.addmv(r(4), r(4, 5), r(5), beta=2), torch.addr(r(4, 5), r(4), r(5))],
+    "addmv": lambda r: [
+        torch.addmv(r(4), r(4, 5), r(5), beta=2),
+        torch.addmv(r(1), r(4, 5), r(5)),
+        torch.addr(r(4, 5), r(4), r(5)),
+    ],
     "outer": lambda r: [torch.outer(r(4), r(5)), torch.kron(r(2, 3), r(4, 5))],
     "linear": lambda r: [
         F.linear(r(4, 5), r(7, 5), r(7)),

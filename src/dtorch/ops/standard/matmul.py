@@ -19,11 +19,11 @@ What is added is P where the product is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from dtorch.op.dims import UNCUT, Rule
-from dtorch.op.operator import Dims, Operator
+from dtorch.op.operator import Dims, Local, Operator
 
 
 class Matmul(Operator):
@@ -52,7 +52,8 @@ class AddMatmul(Operator):
         """The product's dims; the added tensor has those of the output, and is in every linear group."""
         dims = super().rule()
         added = self.slot("self")
-        assert dims is not None and added is not None
+        assert dims is not None
+        assert added is not None
         shape, output = self.shapes[added] or (), dims.outputs[0]
         names = list(dims.inputs)
         tail = output[len(output) - len(shape) :]
@@ -61,3 +62,12 @@ class AddMatmul(Operator):
         )
         groups = tuple(group | {added} for group in dims.linear)
         return Rule(tuple(names), dims.outputs, groups, dims.whole, dims.stats, dims.flops, dims.sizes)
+
+    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
+        """torch's own, but for a shard without rows: addmv gives that the shape of what is added."""
+        y = self.outputs[0]
+        shape = () if y is None else y.layout.local_shape(local.coord)
+        if y is None or 0 not in shape or 0 in y.shape:
+            super().compute(inputs, outputs, local)
+        else:
+            outputs[:] = [inputs[0].new_zeros(shape, dtype=y.spec.dtype)]

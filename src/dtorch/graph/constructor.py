@@ -108,14 +108,7 @@ class GraphConstructor:
                 self._last_backward = task
                 torch.autograd.Variable._execution_engine.queue_callback(self.flush)
             if recipe.simple is not None and not self.graph.recorders:
-                if recipe.views:
-                    plan = recipe.outputs[0]  # type: ignore[index]
-                    base = operands[plan.index]
-                    output = Operand(recipe.simple, None, base.buffer, base.offset + plan.offset)
-                else:
-                    output = Operand(recipe.simple)
-                self._append((recipe, operands, (output,), users_place()), recipe.nbytes)
-                return recipe, output
+                return recipe, self._simple(recipe, operands)
             return recipe, self._record(recipe, operands)
         with torch._C.DisableTorchFunction():
             if recipe.reduce_first:
@@ -124,6 +117,39 @@ class GraphConstructor:
                     aliasing.reduce_in_place(self, operands[i])
                 return recipe, None
             return recipe, self._run(recipe, operands, task != -1)
+
+    def again(self, key: list[Any], operands: list[Operand]) -> Operand | None:
+        """Record a call made before whose one output is fresh or a view; None where there is more to do.
+
+        Args:
+            key: as for `call`.
+            operands: of one mesh, none of them a copied view or converted already.
+        """
+        pending, graph = self.pending, self.graph
+        task, dtype = _current_backward(), _default_dtype()
+        recipe = self._recipes.get((*key, graph.policy, task != -1, dtype))
+        if recipe is None or recipe.simple is None or self.eager or graph.recorders:
+            return None
+        if recipe.views and torch.is_inference_mode_enabled():
+            return None
+        if dtype is not pending.default_dtype or (task != -1 and task != self._last_backward):
+            return None
+        with graph.lock:
+            return self._simple(recipe, operands)
+
+    def _simple(self, recipe: Recipe, operands: list[Operand]) -> Operand:
+        if recipe.views:
+            plan = recipe.outputs[0]  # type: ignore[index]
+            base = operands[plan.index]
+            output = Operand(recipe.simple, None, base.buffer, base.offset + plan.offset)  # type: ignore[arg-type]
+        else:
+            output = Operand(recipe.simple)  # type: ignore[arg-type]
+        pending = self.pending
+        pending.nodes.append((recipe, operands, (output,), users_place(5)))
+        pending.nbytes += recipe.nbytes
+        if pending.nbytes > MAX_BYTES or len(pending.nodes) > MAX_NODES:
+            self.flush()
+        return output
 
     def _build(
         self, key: tuple, operands: Sequence[Operand], make: Callable[[], OpParam], around: Surroundings

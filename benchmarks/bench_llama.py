@@ -1,4 +1,4 @@
-"""A small Llama (4 layers, hidden 256), ours on a mesh of one device against torch eager, and on 2 x 2 devices.
+"""A small Llama (4 layers, hidden 256): ours on one device against torch eager, and ours on 2 x 2 devices.
 
 T = 1 token, as in decoding: the price of calls, not of arithmetic, is what differs.
 """

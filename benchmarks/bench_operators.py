@@ -1,4 +1,4 @@
-"""Small operators, where the price of a call is all there is: ours against torch's DTensor, without a network.
+"""Small operators, where the price of a call is all there is: ours and torch's DTensor, without a network.
 
 DTensor runs on one rank of a fake group, so that neither side waits for anybody; on 4 devices it runs under
 LocalTensorMode, which simulates the ranks in one process as we do.

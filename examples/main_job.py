@@ -3,8 +3,8 @@
     make demo
 
 Builds LlamaForCausalLM from a config with random weights, lays it out over axes dp and tp of four virtual CPU
-devices, and compares with a plain copy: logits, generated tokens, losses and parameters after training. The text is
-the project's own documentation, one token per byte. Exits with 1 if any difference is too large.
+devices, and compares with a plain copy: logits, generated tokens, losses and parameters after training. The
+text is the project's own documentation, one token per byte. Exits with 1 if any difference is too large.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _HANDLERS: dict[Any, Handler] = {}
 
 
 def handles(*funcs: Any) -> Callable[[Handler], Handler]:
-    """Decorator: the function answers calls of these torch overloads itself: `handler(func, args, kwargs)`."""
+    """Decorator: `handler(func, args, kwargs)` answers calls of these torch overloads itself."""
 
     def enter(handler: Handler) -> Handler:
         for func in funcs:
@@ -206,7 +206,7 @@ def _run(door: Door, args: tuple, kwargs: dict) -> Any:
 def _operands(
     tensors: list[torch.Tensor], key: list[Any], door: Door
 ) -> tuple[DeviceMesh, Graph, list[Operand], Sequence[int]]:
-    """Home and operands of a call, and which of them are plain tensors, whose specs are entered into the key."""
+    """Home and operands of a call, and which operands are plain tensors; the specs of these enter the key."""
     first = tensors[0]
     if type(first) is Tensor:
         mesh, graph = first._operand.spec.mesh, first._graph
@@ -233,7 +233,9 @@ def _call(door: Door, args: tuple, kwargs: dict) -> TorchCall:
         return value
 
     call_args = tuple([template(value, i) for i, value in enumerate(args)])
-    return TorchCall(_name(door.func), call_args, {name: template(value, name) for name, value in kwargs.items()})
+    return TorchCall(
+        _name(door.func), call_args, {name: template(value, name) for name, value in kwargs.items()}
+    )
 
 
 def _count(values: Any) -> int:
@@ -338,8 +340,8 @@ def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:
         value = None if name is None else bound.get(name)
         if isinstance(value, torch.Tensor) and not isinstance(value, Tensor):
             raise UnsupportedError(
-                f"{_name(func)} would write a distributed result into a plain tensor (argument {name}); make it "
-                "distributed first, dtorch.Tensor(plain, device_mesh=..., placements=...), "
+                f"{_name(func)} would write a distributed result into a plain tensor (argument {name}); "
+                "make it distributed first, dtorch.Tensor(plain, device_mesh=..., placements=...), "
                 "or use the out-of-place form"
             )
 

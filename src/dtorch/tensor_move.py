@@ -47,7 +47,6 @@ class _Redistribute(torch.autograd.Function):
         operand, graph = x._operand, x._graph
         ctx.moved = mesh != operand.spec.mesh
         ctx.back = operand.spec
-        spec = operand.spec
         with graph.lock, torch._C.DisableTorchFunction():
             if target is operand.layout and not ctx.moved:
                 return wrap(operand, graph)

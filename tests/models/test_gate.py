@@ -1,9 +1,10 @@
 """The gate: Llama training on several meshes sends exactly what a hand-written Megatron model sends.
 
-Expected for 4 layers: forward one all-reduce for each attention and each feed-forward (8 over tp), backward the same
-8 and one for the sharded lm_head, one reduction for each of the 39 gradients over the data axes, and the statistics
-of the vocabulary-parallel loss, counted apart. No gather. With the sequence sharded: keys and values are gathered
-(8), their gradients reduce-scattered (8), and each gradient is reduced once over dp and sp together.
+Expected for 4 layers: forward one all-reduce for each attention and each feed-forward (8 over tp), backward
+the same 8 and one for the sharded lm_head, one reduction for each of the 39 gradients over the data axes, and
+the statistics of the vocabulary-parallel loss, counted apart. No gather. With the sequence sharded: keys and
+values are gathered (8), their gradients reduce-scattered (8), and each gradient is reduced once over dp and
+sp together.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def reference():
 
 
 def train_step(reference, shape, names, batch, ids_placements, labels_placements):
-    """One step on a mesh and in plain torch: both losses, both models, and what was sent forward and backward."""
+    """One step on a mesh and in plain torch: both losses, both models, what was sent forward and backward."""
     mesh = dtorch.init_device_mesh("cpu", shape, mesh_dim_names=names)
     plan = PLAN if "tp" in names else {}
     plain, model = copy.deepcopy(reference), dtorch.parallelize(copy.deepcopy(reference), mesh, plan)

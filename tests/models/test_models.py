@@ -1,7 +1,7 @@
 """Unmodified HuggingFace models on meshes: values, gradients and generated tokens are plain torch's.
 
-On one device bit for bit, forward and backward; on several within rounding, dropout included: the same seed draws the
-same numbers on every mesh.
+On one device bit for bit, forward and backward; on several within rounding, dropout included: the same seed
+draws the same numbers on every mesh.
 """
 
 from __future__ import annotations

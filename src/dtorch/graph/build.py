@@ -1,4 +1,4 @@
-"""Building a recipe on a miss: find the class, choose conversions, infer, decide what becomes of the outputs."""
+"""Building a recipe on a miss: find the class, choose conversions, infer, decide what outputs become."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ from dtorch.spec import Spec
 
 
 class Surroundings(NamedTuple):
-    """What a recipe depends on beside the call: redistribution policy, whether a backward runs, default dtype."""
+    """What a recipe depends on beside the call.
+
+    Attributes:
+        policy: the redistribution policy.
+        in_backward: whether a backward runs.
+        default_dtype: torch's, at the time of the call.
+    """
 
     policy: str
     in_backward: bool
@@ -159,13 +165,14 @@ def _output_plans(recipe: Recipe) -> tuple[OutputPlan, ...]:
     plans = []
     for number, (meta, output) in enumerate(zip(operator.output_metas, operator.outputs, strict=True)):
         plan = arguments[number] if number < len(arguments) else None
-        if plan is None and (meta is None or output is None):
-            plan = OutputPlan("value")
-        elif plan is None and view_of is not None:
-            plan = OutputPlan("copy" if converted else "view", view_of, output.spec, None, meta.offset)
-        elif plan is None:
-            plan = OutputPlan("fresh", -1, output.spec)
-        plans.append(plan)
+        if plan is not None:
+            plans.append(plan)
+        elif meta is None or output is None:
+            plans.append(OutputPlan("value"))
+        elif view_of is not None:
+            plans.append(OutputPlan("copy" if converted else "view", view_of, output.spec, None, meta.offset))
+        else:
+            plans.append(OutputPlan("fresh", -1, output.spec))
     return tuple(plans)
 
 

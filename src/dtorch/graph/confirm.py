@@ -30,7 +30,7 @@ _THEIRS: dict[Any, bool] = {}
 
 
 def users_place(depth: int = 1) -> Any:
-    """Code object and instruction of the nearest caller outside dtorch and torch; resolved by an error alone."""
+    """Code object and instruction of the nearest caller outside dtorch and torch; errors resolve them."""
     frame = sys._getframe(depth)  # frames cost when looked at: known ones of our own are passed over
     while frame is not None:
         code = frame.f_code
@@ -124,8 +124,8 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
         for coord, part in zip(spec.mesh.coords, parts, strict=True):
             if tuple(part.shape) != spec.layout.local_shape(coord) or part.dtype != spec.dtype:
                 raise OperatorError(
-                    f"{recipe.operator.describe()}: output {number} at {coord} is {tuple(part.shape)} {part.dtype}, "
-                    f"its layout says {spec.layout.local_shape(coord)} {spec.dtype}"
+                    f"{recipe.operator.describe()}: output {number} at {coord} is {tuple(part.shape)} "
+                    f"{part.dtype}, its layout says {spec.layout.local_shape(coord)} {spec.dtype}"
                 )
         if not spec.layout.cut_axes and plan.source == "fresh":
             meta = meta_of(parts[0])

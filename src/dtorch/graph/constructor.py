@@ -1,7 +1,7 @@
 """The door into a graph: every call becomes an operator here, and runs.
 
-`call` looks the key up (torch operator, arguments, specs); on a miss `build.py` makes the recipe. Running at once,
-a recipe converts what must be converted, runs the program, carries writes back and names the outputs.
+`call` looks the key up (torch operator, arguments, specs); on a miss `build.py` makes the recipe. Running at
+once, a recipe converts what must be converted, runs the program, carries writes back and names the outputs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -52,8 +52,8 @@ Results = list[Any]
 class GraphConstructor:
     """Adds operators to one graph. Recipes are shared by all graphs, since they hold no values."""
 
-    _recipes: OrderedDict[Any, Recipe] = OrderedDict()
-    _converts: OrderedDict[Any, Recipe] = OrderedDict()
+    _recipes: ClassVar[OrderedDict[Any, Recipe]] = OrderedDict()
+    _converts: ClassVar[OrderedDict[Any, Recipe]] = OrderedDict()
     _lock = threading.Lock()
 
     def __init__(self, graph: Graph, runner: Any, eager: bool) -> None:
@@ -75,16 +75,16 @@ class GraphConstructor:
         """Add a call to the graph; the caller holds the graph's lock.
 
         Args:
-            key: hashable items that determine the call: the operator, its arguments, the operands' specs. What
-                the answer depends on beside these is added here.
+            key: hashable items that determine the call: the operator, its arguments, the operands' specs.
+                What the answer depends on beside these is added here.
             operands: the tensors.
             make: makes the operator's parameters, asked on a miss.
             plain: operands that are the user's plain tensors, which may change after the call.
 
         Returns:
             The recipe, and for each output an operand, the number of the input it is, or a plain value; the
-            operand itself where there is one fresh output and nothing else. None where pending sums had to be reduced in place first: operands have other specs now,
-            so the call is to be made again.
+            operand itself where there is one fresh output and nothing else. None where pending sums had to be
+            reduced in place first: operands have other specs now, so the call is to be made again.
         """
         lazy = not self.eager
         for i, operand in enumerate(operands):
@@ -140,7 +140,7 @@ class GraphConstructor:
     def _simple(self, recipe: Recipe, operands: list[Operand]) -> Operand:
         if recipe.views:
             plan = recipe.outputs[0]  # type: ignore[index]
-            base = operands[plan.index]
+            base = operands[plan.input]
             output = Operand(recipe.simple, None, base.buffer, base.offset + plan.offset)  # type: ignore[arg-type]
         else:
             output = Operand(recipe.simple)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ class GraphConstructor:
         return recipe
 
     def _snapshot(self, recipe: Recipe, operands: list[Operand], plain: Sequence[int]) -> bool:
-        """Copy plain operands, for they may change before the call runs; False where running now is cheaper."""
+        """Copy plain operands, which may change before the call runs; False where running now is cheaper."""
         if any(i in recipe.written or operands[i].spec.nbytes > MAX_SNAPSHOT_BYTES for i in plain):
             return False
         for i in plain:
@@ -181,10 +181,10 @@ class GraphConstructor:
             if plan.source == "fresh":
                 output = Operand(plan.spec)  # type: ignore[arg-type]
             elif plan.source == "view":
-                base = operands[plan.index]
+                base = operands[plan.input]
                 output = Operand(plan.spec, None, base.buffer, base.offset + plan.offset)  # type: ignore[arg-type]
             else:
-                results.append(plan.index)
+                results.append(plan.input)
                 continue
             outputs.append(output)
             results.append(output)
@@ -312,7 +312,8 @@ class GraphConstructor:
     ) -> None:
         for i in recipe.written:
             operand, now = given[i], legal[i]
-            assert operand is not None and now is not None
+            assert operand is not None
+            assert now is not None
             if i in recipe.write_back:
                 aliasing.overwrite(self, operand, now)
             else:
@@ -325,7 +326,7 @@ class GraphConstructor:
         found: Results = []
         for number, (plan, parts) in enumerate(zip(plans, results, strict=True)):
             if plan.source == "argument":
-                found.append(plan.index)
+                found.append(plan.input)
             elif plan.source == "value":
                 found.append(parts[0])
             elif plan.source == "fresh":
@@ -335,7 +336,7 @@ class GraphConstructor:
                     fresh = self.convert(fresh, plan.target, cause=recipe.operator, keep=False)
                 found.append(fresh)
             else:
-                found.append(view_of(recipe, plan, operands[plan.index], number, parts))
+                found.append(view_of(recipe, plan, operands[plan.input], number, parts))
         return found
 
     @staticmethod

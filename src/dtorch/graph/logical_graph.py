@@ -1,7 +1,7 @@
 """What ran, node by node, and what it cost.
 
-A `Node` is one use of an operator. A `LogicalGraph` collects nodes while it is open (`graph.record()`), and answers
-what was computed, what was communicated, over which mesh axes, and whether the user asked for it.
+A `Node` is one use of an operator. A `LogicalGraph` collects nodes while it is open (`graph.record()`), and
+answers what was computed, what was communicated, over which mesh axes, and whether the user asked for it.
 """
 
 from __future__ import annotations

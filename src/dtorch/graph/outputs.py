@@ -17,16 +17,19 @@ from dtorch.spec import Spec
 
 
 def view_of(recipe: Recipe, plan: OutputPlan, base: Operand | None, number: int, parts: Parts) -> Operand:
-    assert base is not None and plan.spec is not None
+    """The operand of output `number`, a view of `base`: sharing its storages, or a copy that remembers it."""
+    assert base is not None
+    assert plan.spec is not None
     offset = base.offset + plan.offset
     if plan.source == "view":
         return Operand(plan.spec, parts, base.buffer, offset)
     copy = Operand(plan.spec, parts, None, offset)
-    copy.buffer.upstream = Upstream(base, aliasing.viewer(recipe.operator, plan.index, number))
+    copy.buffer.upstream = Upstream(base, aliasing.viewer(recipe.operator, plan.input, number))
     return copy
 
 
 def whole_spec(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
+    """The spec of a tensor that every device of the mesh holds whole."""
     meta = meta_of(tensor)
     return Spec(meta.shape, meta.stride, meta.dtype, Layout.replicate(mesh.shape, meta.shape), mesh)
 
@@ -45,7 +48,8 @@ def plan_of(recipe: Recipe, operands: Sequence[Operand | None], parts: Parts) ->
     if schema.view_of is not None:
         slot = recipe.operator.arguments[schema.view_of]
         base = operands[slot.index]
-        assert base is not None and base.parts is not None
+        assert base is not None
+        assert base.parts is not None
         if base.layout.is_replicate and aliasing.shares_storage(result, base.parts[0]):
             return OutputPlan("view", slot.index, spec, None, result.storage_offset())
         return OutputPlan("copy", slot.index, spec, None, 0)

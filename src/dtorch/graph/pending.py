@@ -1,8 +1,8 @@
 """What was recorded and has not run.
 
-A node is (recipe, inputs, outputs, where). Before running, nodes are dropped whose outputs nobody can see any more
-and that write nothing; what is left goes to the runner in program order. References tell what is wanted: an operand
-that only pending nodes hold is an intermediate.
+A node is (recipe, inputs, outputs, where). Before running, nodes are dropped whose outputs nobody can see any
+more and that write nothing; what is left goes to the runner in program order. References tell what is wanted:
+an operand that only pending nodes hold is an intermediate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_NODES = 20_000
 """A backstop for programs that make nothing but tiny tensors and never ask for one."""
 
 _REFERENCES_OF_A_NODE = 3
-"""References to an output that nobody else holds: the node's tuple, the loop's variable, getrefcount's argument."""
+"""To an output that nobody else holds: the node's tuple, the loop's variable, getrefcount's argument."""
 
 Node = tuple[Any, list[Operand], tuple[Operand, ...], Any]
 

@@ -1,7 +1,7 @@
 """What one key leads to: the inferred operator and everything decided about running it.
 
-A recipe depends on the torch operator, the specs of its operands and its other arguments alone, so it is built
-once and shared by all calls that agree on them.
+A recipe depends on the torch operator, the specs of its operands and its other arguments alone, so it is
+built once and shared by all calls that agree on them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ class OutputPlan(NamedTuple):
     """What becomes of one output.
 
     Attributes:
-        source: "fresh", "argument" (in-place: the input itself), "view" (of the input, sharing storage), "copy"
-            (a view whose input had to be converted: refreshed and written back), or "value" (no tensor).
-        index: the input meant by argument, view and copy.
+        source: "fresh", "argument" (in-place: the input itself), "view" (of the input, sharing storage),
+            "copy" (a view whose input had to be converted: refreshed and written back), or "value" (no
+            tensor).
+        input: number of the input meant by argument, view and copy.
         spec: None where it is read off the result.
         target: layout to which a fresh output is brought at once, or None.
         offset: storage offset in elements, from the start of the input's storage.
     """
 
     source: str
-    index: int = -1
+    input: int = -1
     spec: Spec | None = None
     target: Layout | None = None
     offset: int = 0

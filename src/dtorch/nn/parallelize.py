@@ -106,7 +106,7 @@ def _distributed(
     return nn.Parameter(value, requires_grad=parameter.requires_grad)
 
 
-# -- the plan a transformers model carries ----------------------------------------------------------------------
+# -- the plan a transformers model carries --------------------------------------------------------------
 
 
 def auto_plan(module: nn.Module, mesh: DeviceMesh, axis: str | int = "tp") -> dict[str, Any]:
@@ -121,8 +121,8 @@ def auto_plan(module: nn.Module, mesh: DeviceMesh, axis: str | int = "tp") -> di
     styles = getattr(module, "_tp_plan", None) or getattr(module, "tp_plan", None)
     if not styles:
         raise UnsupportedError(
-            f"{type(module).__name__} carries no tensor-parallel plan; give parallelize() a plan of its own, such as "
-            '{"*.q_proj.weight": {"tp": Shard(0)}, "*.o_proj.weight": {"tp": Shard(1)}}'
+            f"{type(module).__name__} carries no tensor-parallel plan; give parallelize() a plan of its own, "
+            'such as {"*.q_proj.weight": {"tp": Shard(0)}, "*.o_proj.weight": {"tp": Shard(1)}}'
         )
     if isinstance(axis, str) and not mesh.has_dim_name(axis):
         raise AxisError(f'plan "auto" shards over axis {axis!r}, which {mesh} lacks; name one with axis=')
@@ -182,7 +182,7 @@ def _packed(parameter: nn.Parameter, dim: int, mesh: DeviceMesh, place: int, pie
     return whole.with_dim(dim, ((pieces, ()), (size // pieces, (place,))))
 
 
-# -- state dicts ------------------------------------------------------------------------------------------------
+# -- state dicts ----------------------------------------------------------------------------------------
 
 
 def _watch_state(owner: nn.Module) -> None:

@@ -17,7 +17,7 @@ from dtorch.op.schema import Schema, base_name, has_tag, schema_of
 
 
 class Called:
-    """Parameters and operands; the part of every operator that no family overrides, but for `view_of` and `draws`.
+    """Parameters and operands: what no family overrides, but for `view_of` and `draws`.
 
     Attributes:
         type: the operator type's name.
@@ -54,7 +54,7 @@ class Called:
 
     @cached_property
     def name(self) -> str:
-        """Base name of the torch operator, `aten.add` for `aten.add_.Tensor`; the type where there is none."""
+        """Base name of the torch operator, `aten.add` for `aten.add_.Tensor`; the type if there is none."""
         return base_name(self.call.func) if isinstance(self.param, TorchCall) else self.type
 
     @property
@@ -86,7 +86,7 @@ class Called:
         return "".join(word[:1].upper() + word[1:] for word in self.name.split(".")[1].split("_"))
 
     def view_of(self) -> int | None:
-        """The input that the outputs view, or None; outputs that are the input itself (in-place) are no views."""
+        """The input that the outputs view, or None; an output that is the input (in-place) is no view."""
         name = self.schema.view_of if isinstance(self.param, TorchCall) else None
         return None if name is None else self.arguments[name].index
 

@@ -2,11 +2,12 @@
 
 Matching is per mesh axis, size conditions are on whole layouts. An axis whose roles already fit a row is left
 alone. Any other axis chooses among the rows whose cut dims some input already holds, the rows whose pending
-inputs are pending already, and Replicate; it moves to dims that no input holds only where every dim it cuts must
-be whole. A pending input of an operator with several inputs is priced, kept against reduced; ties reduce now.
+inputs are pending already, and Replicate; it moves to dims that no input holds only where every dim it cuts
+must be whole. A pending input of an operator with several inputs is priced, kept against reduced; ties reduce
+now.
 
-Price, in this order: bytes sent now plus the reduction that pending outputs will owe; pending kept; the largest
-local size; the order of rows. It is the best for this operator, not for the program.
+Price, in this order: bytes sent now plus the reduction that pending outputs will owe; pending kept; the
+largest local size; the order of rows. It is the best for this operator, not for the program.
 """
 
 from __future__ import annotations
@@ -162,13 +163,14 @@ def _cuts_of(
     axes: list[int],
     pinned: frozenset[int],
 ) -> list[tuple]:
-    """Ways to cut a group of dims by exactly `axes`: as some member is cut already, nearest first, or afresh."""
+    """Ways to cut a group of dims by exactly `axes`: as a member is cut already, nearest first, or afresh."""
     ways: dict[tuple, tuple[int, int]] = {}
-    size, mesh_shape = -1, ()
+    size = -1
+    mesh_shape: tuple[int, ...] = ()
     for (side, i, dim), number in signature.groups.items():
-        if number != group or side != "in" or layouts[i] is None:
+        layout = layouts[i] if side == "in" and number == group else None
+        if layout is None:
             continue
-        layout = layouts[i]
         size, mesh_shape = layout.shape[dim], layout.mesh_shape
         held = layout.axes_of(dim)
         if not held:

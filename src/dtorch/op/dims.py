@@ -4,11 +4,12 @@
 
 A name on both sides may be cut wherever it is held; a name missing on the right is contracted, so cutting it
 leaves a pending sum. Marks: `d!` the kernel needs all of d; `d~` it needs only statistics over d and combines
-them itself, so outputs without d come out whole; `...` are leading dims, right-aligned and broadcast; `b[n]?` is
-an input that may be absent. Two things are said beside the line: `linear`, the groups of inputs in which the
-result is jointly linear, and `flops`, a sum of products of sizes.
+them itself, so outputs without d come out whole; `...` are leading dims, right-aligned and broadcast; `b[n]?`
+is an input that may be absent. Two things are said beside the line: `linear`, the groups of inputs in which
+the result is jointly linear, and `flops`, a sum of products of sizes.
 
-`Rule` is the notation made concrete for given ranks; operators whose dims depend on parameters build one directly.
+`Rule` is the notation made concrete for given ranks; operators whose dims depend on parameters build one
+directly.
 """
 
 from __future__ import annotations

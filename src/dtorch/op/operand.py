@@ -1,9 +1,10 @@
 """The graph's data nodes, and what keeps their aliases honest.
 
-An `Operand` has a spec and, once run, one local tensor per device (its parts; replicas on one physical device
-are one tensor). Views share the parts' storage with their base wherever the view is local, so in-place writes are
-seen by all of them. A view that is not local (a slice of the sharded dim, a diagonal) is a copy; its buffer then
-remembers what it copies (`upstream`), reads refresh it after the base was written, and writes are carried back.
+An `Operand` has a spec and, once run, one local tensor per device (its parts; replicas on one physical
+device are one tensor). Views share the parts' storage with their base wherever the view is local, so in-place
+writes are seen by all of them. A view that is not local (a slice of the sharded dim, a diagonal) is a copy;
+its buffer then remembers what it copies (`upstream`), reads refresh it after the base was written, and writes
+are carried back.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Buffer:
         self._prune_at = 16
 
     def add(self, member: Operand) -> None:
-        """Enter a member; the dead are forgotten now and then, or a parameter would remember every view ever made."""
+        """Enter a member; the dead are forgotten now and then, or a parameter keeps all its views."""
         self.members.append(weakref.ref(member))
         if len(self.members) >= self._prune_at:
             self._prune_at = 16 + 2 * len(self.live_members())
@@ -71,7 +72,7 @@ class Failed(list):
 
 
 class Scalar:
-    """A number among an operator's inputs, where the operator declares that rule, metadata and price ignore it.
+    """A number among an operator's inputs that rule, metadata and price ignore, as the operator declares.
 
     It stands beside operands, with the same value on every device.
     """

@@ -47,8 +47,8 @@ class Operator(Called):
         needs_siblings: `compute_group` runs it, seeing the shards of all devices.
         gradient_of: output number -> name of the argument whose gradient it is; where that argument is cut, a
             pending output is reduce-scattered to the same cut.
-        free_scalars: torch operator -> arguments whose float value no rule, metadata or price depends on; calls
-            that differ in these alone share one recipe and one plan.
+        free_scalars: torch operator -> arguments whose float value no rule, metadata or price depends on;
+            calls that differ in these alone share one recipe and one plan.
         reduces: pending outputs are reduced at once outside a backward, so that a user sees Replicate.
     """
 
@@ -228,7 +228,7 @@ class Operator(Called):
 
     @cached_property
     def signature(self) -> PlacementSignature:
-        """`get_placement_signature()`, built once, less the rows in which a written input would change its role."""
+        """`get_placement_signature()`, built once, less the rows in which a written input changes role."""
         signature = self.get_placement_signature()
         written = self.returned_inputs()
         if not written:
@@ -330,7 +330,7 @@ class Operator(Called):
         return OperatorCost.from_operands(self.inputs, self.outputs).bandwidth_bytes or 0
 
     def statistics_axes(self) -> tuple[int, ...]:
-        """Mesh axes over which the kernel combines statistics itself: those that cut a `d~` dim of an input."""
+        """Mesh axes over which the kernel combines statistics: those that cut a `d~` dim of an input."""
         rule = self.cached_rule
         if rule is None or not rule.stats:
             return ()

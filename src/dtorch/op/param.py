@@ -1,7 +1,7 @@
 """Operator parameters: typed, serialisable values, apart from the operands.
 
-A torch call becomes `TorchCall`: the overload's name and its arguments, every tensor replaced by the `Slot` of
-an operand. Two calls with equal parameters and equally specified operands are the same operator.
+A torch call becomes `TorchCall`: the overload's name and its arguments, every tensor replaced by the `Slot`
+of an operand. Two calls with equal parameters and equally specified operands are the same operator.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def overload(name: str) -> Any:
 
 
 def fill(template: Any, values: list[Any]) -> Any:
-    """Replace every slot in nested lists, tuples and dicts by its value, or by its sample where that is None."""
+    """Replace every slot in nested lists, tuples and dicts by its value, or its sample where that is None."""
     kind = type(template)
     if kind is Slot:
         value = values[template.index]

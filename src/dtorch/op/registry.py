@@ -22,7 +22,8 @@ def register(cls: type[Operator], torch_ops: Iterable[str]) -> None:
 
     Args:
         cls: the operator class; `cls.type` is its type's name.
-        torch_ops: names such as `aten.mm` (every overload and the in-place form) or `aten.max.dim` (one overload).
+        torch_ops: names such as `aten.mm` (every overload and the in-place form) or `aten.max.dim` (this
+            overload alone).
 
     Raises:
         ValueError: two classes claim one torch operator.
@@ -49,7 +50,7 @@ def class_by_type(type_name: str) -> type[Operator]:
 
 @cache
 def class_of(func: Any) -> type[Operator]:
-    """The class that serves a torch overload: its own, else Pointwise where torch tags it so, else General."""
+    """The class that serves a torch overload: its own, else Pointwise if torch tags it so, else General."""
     found = own_class_of(func)
     if found is not None:
         return found
@@ -58,7 +59,7 @@ def class_of(func: Any) -> type[Operator]:
 
 
 def own_class_of(func: Any) -> type[Operator] | None:
-    """The class that claims a torch overload by name, None where it is served by its tag or the general path."""
+    """The class that claims a torch overload by name; None where its tag or the general path serves it."""
     return _BY_TORCH_OP.get(_overload_key(func)) or _BY_TORCH_OP.get(base_name(func))
 
 
@@ -66,7 +67,8 @@ def own_class_of(func: Any) -> type[Operator] | None:
 def is_composite(func: Any) -> bool:
     """Whether torch makes the overload of others (reshape, contiguous, narrow ...) and no class claims it.
 
-    Below inference_mode such calls arrive whole; what torch would make of them, by the global strides, is exact.
+    Below inference_mode such calls arrive whole; what torch would make of them, by the global strides, is
+    exact.
     An overload with a kernel of its own (silu_backward) is not made of others, though torch could.
     """
     has = torch._C._dispatch_has_kernel_for_dispatch_key

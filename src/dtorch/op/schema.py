@@ -117,7 +117,7 @@ def functional_of_out(func: Any) -> Any | None:
 
 @cache
 def functional_of_in_place(func: Any) -> Any | None:
-    """The overload behind an in-place form, found by its arguments: `transpose.int` for `transpose_.default`."""
+    """The overload behind an in-place form, by its arguments: `transpose.int` of `transpose_.default`."""
     packet = getattr(getattr(torch.ops, func.namespace), func._opname.removesuffix("_"), None)
     wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
     for kind in () if packet is None else packet.overloads():

@@ -1,4 +1,4 @@
-"""Plans by structure: the first time a sequence is met it is interpreted, the second time a plan is generated.
+"""Plans by structure: a sequence is interpreted the first time it is met; the second time a plan is made.
 
 Plans hold no values. The cache is bounded; `stats()` tells how it does.
 """

@@ -8,7 +8,8 @@
         del a0_0, a0_1
         return [[v0_0, v0_0, v0_1, v0_1]]
 
-Every value is a local variable, so what nobody needs any more is freed at once. A failing line tells its node.
+Every value is a local variable, so what nobody needs any more is freed at once. A failing line tells its
+node.
 """
 
 from __future__ import annotations

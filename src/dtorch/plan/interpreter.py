@@ -1,7 +1,7 @@
 """Running a sequence node by node: the first time it is met, and to the end after something failed.
 
-A failure spoils the node's outputs, what it may have half written, and everything that depends on either; whatever
-else was recorded runs, and writes made before stand.
+A failure spoils the node's outputs, what it may have half written, and everything that depends on either;
+whatever else was recorded runs, and writes made before stand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What two recorded sequences must share to run by one plan: operators, how they are wired, what is wanted."""
+"""What two recorded sequences must share to run by one plan: operators, their wiring, what is wanted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables for the terminal: what ran, what it cost, what was sent, where tensors live. They fit 100 columns."""
+"""Tables for the terminal, 100 columns wide: what ran, what it cost, what was sent, where tensors live."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -47,7 +47,7 @@ class Kernel:
 class KernelFactory:
     """Finds a kernel by operator type, the base kernel where none is registered."""
 
-    _kernels: dict[str, type[Kernel]] = {}
+    _kernels: ClassVar[dict[str, type[Kernel]]] = {}
 
     @classmethod
     def register(cls, *types: str) -> Any:

@@ -44,7 +44,7 @@ class Program:
         self.group = Group([kernel.local for kernel in self.kernels]) if operator.needs_siblings else None
 
     def _sharing(self) -> dict[int, list[int]]:
-        """Outputs that fewer devices tell apart than the inputs: replicas must be one tensor, or writes split them."""
+        """Outputs that fewer devices tell apart than the inputs; replicas apart would be split by a write."""
         found = {}
         for number, output in enumerate(self.operator.outputs):
             owner = self.owner if output is None else output.layout.distinct()

@@ -26,9 +26,10 @@ class BroadcastBinary(Pointwise):
 
     torch_ops = (
         "aten.add", "aten.sub", "aten.rsub", "aten.mul", "aten.div", "aten.true_divide", "aten.floor_divide",
-        "aten.remainder", "aten.fmod", "aten.pow", "aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge",
-        "aten.maximum", "aten.minimum", "aten.fmax", "aten.fmin", "aten.logical_and", "aten.logical_or",
-        "aten.logical_xor", "aten.bitwise_and", "aten.bitwise_or", "aten.bitwise_xor", "aten.atan2",
+        "aten.remainder", "aten.fmod", "aten.pow", "aten.atan2", "aten.maximum", "aten.minimum",
+        "aten.fmax", "aten.fmin", "aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge",
+        "aten.logical_and", "aten.logical_or", "aten.logical_xor",
+        "aten.bitwise_and", "aten.bitwise_or", "aten.bitwise_xor",
     )  # fmt: skip
 
     free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {

@@ -1,4 +1,4 @@
-"""Linear layers, where they arrive whole (below inference_mode); under autograd torch makes them of mm or addmm.
+"""Linear layers that arrive whole (below inference_mode); under autograd torch makes them of mm or addmm.
 
     y[..., o] = sum over i of x[..., i] w[o, i] + b[o]
 

@@ -32,7 +32,7 @@ class Pointwise(Operator):
         return Rule(names, (output,) * count, groups)
 
     def linear_inputs(self) -> list[set[int]]:
-        """Groups of inputs in which the result is jointly linear: a backward's gradient, unless a family knows more."""
+        """Groups of inputs in which the result is jointly linear: of a backward the gradient, by default."""
         return [self.slots("grad_output")] if self.name.endswith("_backward") else []
 
     def slots(self, *names: str) -> set[int]:

@@ -37,7 +37,7 @@ class SoftmaxBase(Statistics):
 
     @property
     def dim(self) -> int:
-        """The dim along which values sum to 1; out of range is an IndexError, which torch's meta kernel forgets."""
+        """The dim along which values sum to 1; IndexError out of range, which torch's meta kernel forgets."""
         return canonicalize_dim(len(self.shapes[0] or ()), self.arguments["dim"])
 
     def rule(self) -> Rule:

@@ -25,12 +25,12 @@ class LayoutOperator(Operator):
         raise NotImplementedError
 
     def blocking(self, layout: Layout) -> tuple[int, ...]:
-        """Axes to make whole, where `transform` says None; by default every cut axis that is in the way alone."""
+        """Axes to make whole where `transform` says None; by default each axis that alone is in the way."""
         alone = [axis for axis in layout.cut_axes if self.transform(_only(layout, axis)) is None]
         return tuple(alone) or layout.cut_axes
 
     def unblocked(self, layout: Layout) -> Layout:
-        """The layout nearest to `layout` under which more is local; by default axes in the way become Replicate."""
+        """The layout nearest to `layout` that leaves more local; by default less the axes in the way."""
         return layout.drop(self.blocking(layout) or layout.cut_axes)
 
     def source(self) -> int:

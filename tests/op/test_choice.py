@@ -170,6 +170,17 @@ def test_a_shared_dim_is_cut_alike() -> None:
     assert choice.price > 0
 
 
+def test_a_cut_that_another_axis_cannot_refine_gives_way() -> None:
+    rows = Layout.from_placements((2, 2), (7, 12), [placement_of(0), placement_of("R")])
+    uneven = rows.view((84,))
+    assert uneven is not None
+    assert uneven.add_shard(1, 0) is None
+    even = lay((84,), "R", 0)
+    choice = cheapest(add(84).signature(), [uneven, even], [(84,)])
+    assert choice is not None
+    assert choice.inputs[0] is choice.inputs[1] is even.add_shard(0, 0)
+
+
 def test_a_pinned_input_keeps_its_layout() -> None:
     pinned = frozenset((0,))
     assert chosen(add(8, 12), lay((8, 12), 0), lay((8, 12), 1), pinned=pinned)[0] == [(0,), (0,)]

@@ -175,11 +175,10 @@ def _cuts_of(
         held = layout.axes_of(dim)
         if not held:
             continue
-        alone = Layout.of(mesh_shape, (layout.dims[dim],))
-        alone = alone.drop([axis for axis in held if axis not in axes])
         missing = [axis for axis in axes if axis not in held]
-        for axis in missing:
-            alone = alone.add_shard(axis, 0)
+        alone = _also_cut(Layout.of(mesh_shape, (layout.dims[dim],)).drop(set(held) - set(axes)), missing)
+        if alone is None:
+            continue
         distance = len(missing) + len(set(held) - set(axes))
         key = (-1 if i in pinned else distance, -layout.local_numel((0,) * len(mesh_shape)))
         ways[alone.dims[0]] = min(key, ways.get(alone.dims[0], key))
@@ -188,6 +187,14 @@ def _cuts_of(
             return []
         return [Layout.of(mesh_shape, (((size, tuple(axes)),),)).dims[0]]
     return sorted(ways, key=ways.__getitem__)
+
+
+def _also_cut(alone: Layout, axes: Sequence[int]) -> Layout | None:
+    """A layout of one dim with more axes that cut it, innermost; None where no factors say that."""
+    cut: Layout | None = alone
+    for axis in axes:
+        cut = None if cut is None else cut.add_shard(axis, 0)
+    return cut
 
 
 def _layout(

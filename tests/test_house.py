@@ -26,7 +26,7 @@ FLOORS = (
     ("plan",),
     ("runtime",),
     ("autograd", "dispatch", "tensor", "creation", "policy", "foreach"),
-    ("nn",),
+    ("nn", "operators"),
     ("perf",),
     ("report",),
     ("testing",),

@@ -96,7 +96,7 @@ def dispatch(func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
 
 
 def _again(door: Door, args: tuple) -> Tensor | None:
-    """The short way of a call made before, of tensors, whole numbers and None alone; None where it is no such call.
+    """The short way of a call made before, of tensors, whole numbers and None alone; None for other calls.
 
     It does nothing that `_run` does not; it leaves out what such a call cannot need.
     """
@@ -442,4 +442,4 @@ def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 # Static, not a class method: what torch calls for each operator costs one look-up less.
-Tensor.__torch_dispatch__ = staticmethod(dispatch)  # type: ignore[method-assign,assignment]
+Tensor.__torch_dispatch__ = staticmethod(dispatch)

@@ -10,7 +10,7 @@ import torch
 from dtorch import redistribute
 from dtorch.layout import Layout
 from dtorch.op.call import flatten
-from dtorch.op.operand import Operand, Parts
+from dtorch.op.operand import Buffer, Operand, Parts
 from dtorch.op.operator import Operator
 from dtorch.op.param import fill
 from dtorch.redistribute_local import LocalWork
@@ -47,9 +47,7 @@ def refresh(constructor: GraphConstructor, operand: Operand) -> None:
     full = _whole(constructor, base)
     with LocalWork():
         view = upstream.view(full)
-        _copy_into(
-            buffer.root_parts, redistribute.split(view, buffer.root_spec.layout, buffer.root_spec.mesh)
-        )
+        _copy_into(_stored(buffer), redistribute.split(view, buffer.root_spec.layout, buffer.root_spec.mesh))
     buffer.version += 1
     upstream.seen = base.buffer.version
 
@@ -84,19 +82,26 @@ def reduce_in_place(constructor: GraphConstructor, operand: Operand) -> None:
     buffer = operand.buffer
     root = buffer.root_spec
     whole = root.layout.without_partial()
-    moved = redistribute.execute(buffer.root_parts, root.layout, whole, root.mesh, root.mesh)
+    parts = _stored(buffer)
+    moved = redistribute.execute(parts, root.layout, whole, root.mesh, root.mesh)
     owner = _owners(root, root.layout.partial)
-    for position, part in enumerate(buffer.root_parts):
+    for position, part in enumerate(parts):
         if owner[position] == position:
             part.copy_(moved[position])
     buffer.root_spec = _reduced(root)
-    buffer.root_parts = [buffer.root_parts[p] for p in owner]
+    buffer.root_parts = [parts[p] for p in owner]
     for member in buffer.live_members():
         assert member.parts is not None
         member.parts = [member.parts[p] for p in owner]
         member.spec = _reduced(member.spec)
         member.converted = None
     buffer.version += 1
+
+
+def _stored(buffer: Buffer) -> Parts:
+    """The parts that own a buffer's storages, which its root's operator has made."""
+    assert buffer.root_parts is not None
+    return buffer.root_parts
 
 
 def _owners(spec: Spec, axes: tuple[int, ...]) -> list[int]:

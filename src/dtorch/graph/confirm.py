@@ -147,6 +147,6 @@ def _allow_recording(recipe: Recipe) -> None:
     )
     known = all(plan.source in ("fresh", "view", "argument") for plan in plans)
     recipe.lazy = known and not recipe.write_back and not recipe.operator.draws()
-    if recipe.lazy and len(plans) == 1 and plans[0].source != "argument" and recipe.single:
-        if not (recipe.conversions or recipe.written or recipe.moves):
-            recipe.simple = plans[0].spec
+    alone = recipe.single and len(plans) == 1 and plans[0].source != "argument"
+    if recipe.lazy and alone and not (recipe.conversions or recipe.written or recipe.moves):
+        recipe.simple = plans[0].spec

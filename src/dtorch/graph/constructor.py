@@ -39,7 +39,8 @@ MAX_RECIPES = 20_000
 MAX_SNAPSHOT_BYTES = 2**20
 """Plain operands up to this size are copied when recorded; beside a larger one the call runs at once."""
 
-# torch leaves out, below `__torch_dispatch__`, what resolves conjugate and negative bits; local parts may bear them.
+# What resolves conjugate and negative bits torch leaves out below `__torch_dispatch__`; local parts may bear
+# them.
 _EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
 _CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 _current_backward = torch._C._current_graph_task_id
@@ -106,7 +107,7 @@ class GraphConstructor:
         if lazy and recipe.lazy and (not plain or self._snapshot(recipe, operands, plain)):
             if task != -1 and task != self._last_backward:
                 self._last_backward = task
-                torch.autograd.Variable._execution_engine.queue_callback(self.flush)
+                torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
             if recipe.simple is not None and not self.graph.recorders:
                 return recipe, self._simple(recipe, operands)
             return recipe, self._record(recipe, operands)
@@ -225,6 +226,9 @@ class GraphConstructor:
             except Exception as error:
                 return error
         return None
+
+    def _end_backward(self) -> None:
+        self.flush()
 
     def parts(self, operand: Operand) -> Parts:
         """The local tensors of an operand, up to date; not to be written.

@@ -51,6 +51,6 @@ def plan_of(recipe: Recipe, operands: Sequence[Operand | None], parts: Parts) ->
         assert base is not None
         assert base.parts is not None
         if base.layout.is_replicate and aliasing.shares_storage(result, base.parts[0]):
-            return OutputPlan("view", slot.index, spec, None, result.storage_offset())
+            return OutputPlan("view", slot.index, spec, None, int(result.storage_offset()))
         return OutputPlan("copy", slot.index, spec, None, 0)
     return OutputPlan("fresh", -1, spec)

@@ -99,10 +99,11 @@ def _distributed(
         layout_of(placements, mesh, parameter.shape)
     except PlacementError as error:
         raise PlacementError(f"parameter {name}: {error}") from error
-    if isinstance(parameter, Tensor):
-        value: torch.Tensor = parameter.detach().redistribute(mesh, placements)
+    value = parameter.detach()
+    if isinstance(value, Tensor):
+        value = value.redistribute(mesh, placements)
     else:
-        value = distribute(parameter.detach(), mesh, placements, graph)
+        value = distribute(value, mesh, placements, graph)
     return nn.Parameter(value, requires_grad=parameter.requires_grad)
 
 

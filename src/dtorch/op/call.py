@@ -54,7 +54,7 @@ def meta_of(tensor: torch.Tensor) -> OutputMeta:
     """Shape, stride, dtype and offset of one tensor; tensors without strides count as contiguous."""
     if tensor.layout is not torch.strided:
         return OutputMeta(tuple(tensor.shape), (), tensor.dtype)
-    return OutputMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset())
+    return OutputMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, int(tensor.storage_offset()))
 
 
 def compile_call(func: Any, args: tuple, kwargs: dict) -> Callable[[Sequence[Any]], Any]:

@@ -123,6 +123,9 @@ class Operand:
         "spec",
     )
 
+    producer: Any
+    consumers: tuple[Any, ...]
+
     def __init__(
         self, spec: Spec, parts: Parts | None = None, buffer: Buffer | None = None, offset: int = 0
     ) -> None:
@@ -135,7 +138,7 @@ class Operand:
             buffer.add(self)
 
     def __getattr__(self, name: str) -> Any:
-        """Links that no operator has made yet: operands are made at every call, linked by the factory alone."""
+        """Links that no operator has made: every call makes operands, the factory alone links them."""
         if name == "producer":
             return None
         if name == "consumers":

@@ -18,7 +18,7 @@ class Structure:
         recipes: one per node.
         inputs: operand numbers of each node's inputs; -1 for an absent one.
         outputs: operand numbers of each node's outputs.
-        outside: specs of the operands that come from outside; number -1 is the first of them.
+        outside: specs of the operands from outside, None for a number; operand -1 is the first of them.
         parts: their parts, until a run takes them.
         sources: weak references to them.
         results: wanted operands and their numbers.
@@ -30,7 +30,7 @@ class Structure:
     def __init__(self, nodes: Sequence[Any], wanted: Sequence[Sequence[bool]]) -> None:
         numbers: dict[int, int] = {}
         made: dict[int, int] = {}
-        self.outside: list[Spec] = []
+        self.outside: list[Spec | None] = []
         self.parts: list[Any] = []
         self.sources: list[weakref.ref[Operand]] = []
         self.results: list[tuple[int, Operand]] = []

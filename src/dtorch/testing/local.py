@@ -19,7 +19,7 @@ from dtorch.op.choice import Choice
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.signature import Role, placement_of
-from dtorch.runtime.runner import LocalRunner
+from dtorch.runtime.runner import Program
 from dtorch.spec import Spec
 from dtorch.testing.calls import Call, copy
 from dtorch.testing.compare import Tolerance, difference
@@ -141,7 +141,7 @@ def run_locally(operator: Operator, parts: Sequence[Parts | None]) -> list[list[
 
     The runner would give all devices the first one's where the output's layout says that they are equal.
     """
-    program = LocalRunner().prepare(operator, operator.layouts)
+    program = Program(operator, operator.layouts)
     local = [[None if p is None else p[position] for p in parts] for position in program.positions]
     results: list[list[Any]] = [[] for _ in local]
     if program.group is not None:

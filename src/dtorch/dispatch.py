@@ -22,7 +22,7 @@ from dtorch.mesh import DeviceMesh
 from dtorch.op import registry
 from dtorch.op.operand import Operand, Scalar
 from dtorch.op.param import Slot, TorchCall
-from dtorch.op.schema import base_name, functional_of_in_place, functional_of_out, has_tag, schema_of
+from dtorch.op.schema import base_name, schema_of
 from dtorch.spec import Spec
 from dtorch.tensor import Tensor, wrap
 
@@ -30,18 +30,9 @@ _SLOTS = [Slot(i) for i in range(4096)]
 _TENSOR = object()
 _FLOAT = object()
 
-_MAY_WRITE_PLAIN = (
-    "copy_",
-    "index_copy_",
-    "index_put_",
-    "scatter_",
-    "index_fill_",
-    "masked_scatter_",
-    "put_",
-)
-
 Handler = Callable[[Any, tuple, dict], Any]
 _HANDLERS: dict[Any, Handler] = {}
+_KINDS: list[tuple[Callable[[Any], Any], Handler]] = []
 
 
 def handles(*funcs: Any) -> Callable[[Handler], Handler]:
@@ -50,6 +41,16 @@ def handles(*funcs: Any) -> Callable[[Handler], Handler]:
     def enter(handler: Handler) -> Handler:
         for func in funcs:
             _HANDLERS[func] = handler
+        return handler
+
+    return enter
+
+
+def handles_kind(belongs: Callable[[Any], Any]) -> Callable[[Handler], Handler]:
+    """Decorator: as `handles`, for all overloads of a kind that no handler and no kind before it answers."""
+
+    def enter(handler: Handler) -> Handler:
+        _KINDS.append((belongs, handler))
         return handler
 
     return enter
@@ -68,7 +69,7 @@ class Door:
 
     def __init__(self, func: Any) -> None:
         self.func = func
-        self.handler = _HANDLERS.get(func) or _special(func)
+        self.handler = _HANDLERS.get(func) or _handler_of_kind(func)
         names = registry.class_of(func).free_scalars.get(base_name(func), ())
         known = schema_of(func).names
         self.free = frozenset([*names, *(known.index(name) for name in names if name in known)])
@@ -135,26 +136,13 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     return _run(_DOORS.get(id(func)) or _door(func), args, kwargs)
 
 
-def _special(func: Any) -> Handler | None:
-    """What answers kinds of overloads that are not run the ordinary way."""
-    if registry.is_composite(func):
-        return _decompose
-    if schema_of(func).outs:
-        return _into_out
-    if has_tag(func, torch.Tag.inplace_view):
-        return _in_place_view
-    if schema_of(func).written and func._opname not in _MAY_WRITE_PLAIN:
-        return _run_in_place
-    return None
+def _handler_of_kind(func: Any) -> Handler | None:
+    return next((handler for belongs, handler in _KINDS if belongs(func)), None)
 
 
+@handles_kind(registry.is_composite)
 def _decompose(func: Any, args: tuple, kwargs: dict) -> Any:
     return func.decompose(*args, **kwargs)
-
-
-def _run_in_place(func: Any, args: tuple, kwargs: dict) -> Any:
-    _check_plain_writes(func, args, kwargs)
-    return run(func, args, kwargs)
 
 
 def _run(door: Door, args: tuple, kwargs: dict) -> Any:
@@ -234,7 +222,7 @@ def _call(door: Door, args: tuple, kwargs: dict) -> TorchCall:
 
     call_args = tuple([template(value, i) for i, value in enumerate(args)])
     return TorchCall(
-        _name(door.func), call_args, {name: template(value, name) for name, value in kwargs.items()}
+        name_of(door.func), call_args, {name: template(value, name) for name, value in kwargs.items()}
     )
 
 
@@ -252,7 +240,8 @@ def _carry_back(plain: torch.Tensor, operand: Operand) -> None:
         plain.detach().copy_(operand.parts[0])
 
 
-def _name(func: Any) -> str:
+def name_of(func: Any) -> str:
+    """The full name of an overload, `aten.add.Tensor`."""
     return f"{func.namespace}.{func._opname}.{func._overloadname}"
 
 
@@ -330,22 +319,6 @@ def _replicated(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
     return Operand(Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype, layout, mesh), parts)
 
 
-def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:
-    """Refuse arithmetic whose result would be a plain tensor; what is written aside is carried back."""
-    facts = schema_of(func)
-    if not facts.written or func._opname in _MAY_WRITE_PLAIN:
-        return
-    bound = facts.bind(args, kwargs)
-    for name in facts.returned:
-        value = None if name is None else bound.get(name)
-        if isinstance(value, torch.Tensor) and not isinstance(value, Tensor):
-            raise UnsupportedError(
-                f"{_name(func)} would write a distributed result into a plain tensor (argument {name}); "
-                "make it distributed first, dtorch.Tensor(plain, device_mesh=..., placements=...), "
-                "or use the out-of-place form"
-            )
-
-
 def wrap_results(recipe: Recipe, results: Any, tensors: Sequence[torch.Tensor], graph: Graph) -> Any:
     """Turn operands into tensors, in the form torch returns them."""
     plans = recipe.outputs
@@ -367,78 +340,6 @@ def wrap_results(recipe: Recipe, results: Any, tensors: Sequence[torch.Tensor], 
     if recipe.single:
         return found[0] if found else None
     return recipe.returns(found)
-
-
-def _into_out(func: Any, args: tuple, kwargs: dict) -> Any:
-    """`out=` overloads: compute, then write into the given tensors, resizing them as torch does."""
-    facts = schema_of(func)
-    bound = facts.bind(args, kwargs)
-    targets = [bound[name] for name in facts.outs]
-    functional = functional_of_out(func)
-    if functional is None or any(not isinstance(t, torch.Tensor) for t in targets):
-        raise UnsupportedError(f"{_name(func)} has no functional form to compute; call it without out=")
-    given = dict(zip(facts.names, args, strict=False)) | kwargs
-    positional = {n: v for n, v in given.items() if n not in facts.outs}
-    for name in ("dtype",):
-        if name in schema_of(functional).names and name not in positional and len(targets) == 1:
-            positional[name] = targets[0].dtype
-    result = functional(**_named(positional, functional))
-    values = [result] if isinstance(result, torch.Tensor) else list(result)
-    for target, value in zip(targets, values, strict=True):
-        _store(target, value)
-    return targets[0] if len(targets) == 1 else tuple(targets)
-
-
-def _named(given: dict, functional: Any) -> dict:
-    known = schema_of(functional).names
-    return {("self" if n == "self" else n): v for n, v in given.items() if n in known}
-
-
-def _store(target: torch.Tensor, value: Any) -> None:
-    if not torch.can_cast(value.dtype, target.dtype):
-        raise RuntimeError(
-            f"result type {value.dtype} can't be cast to the desired output type {target.dtype}"
-        )
-    if isinstance(target, Tensor):
-        if target.shape != value.shape:
-            target.data = value.to(target.dtype).clone()  # torch would resize it
-        else:
-            target.copy_(value)
-        return
-    full = value.to_torch() if isinstance(value, Tensor) else value
-    if target.shape != full.shape:
-        target.resize_(full.shape)
-    target.copy_(full)
-
-
-def _in_place_view(func: Any, args: tuple, kwargs: dict) -> Any:
-    """`squeeze_`, `t_` and their like change the tensor's own shape: view, then put the view in its place."""
-    target = args[0]
-    plain = functional_of_in_place(func)
-    if plain is None or not isinstance(target, Tensor):
-        raise UnsupportedError(f"{_name(func)} on a distributed tensor; use the out-of-place form")
-    view = run(plain, args, kwargs)
-    with torch._C._DisableTorchDispatch():
-        func(*args, **kwargs)
-    target._operand = view._operand
-    return target
-
-
-@handles(torch.ops.aten.as_strided.default)
-def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
-    """A view of the root's storage, whatever part of it the given tensor is."""
-    x, size, stride = args[:3]
-    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
-    if not isinstance(x, Tensor):
-        return run(func, args, kwargs)
-    operand = x._operand
-    where = operand.offset if offset is None else offset
-    while (upstream := operand.buffer.upstream) is not None:
-        operand = upstream.base
-    buffer = operand.buffer
-    x._graph.parts(operand)
-    root = wrap(Operand(buffer.root_spec, buffer.root_parts, buffer), x._graph)
-    return run(func, (root, size, stride, where), {})
 
 
 # Static, not a class method: what torch calls for each operator costs one look-up less.

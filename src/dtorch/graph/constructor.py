@@ -6,8 +6,6 @@ once, a recipe converts what must be converted, runs the program, carries writes
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,10 +15,10 @@ from dtorch import redistribute
 from dtorch.graph import aliasing
 from dtorch.graph.build import Surroundings, build
 from dtorch.graph.confirm import confirm, explain, users_place
-from dtorch.graph.logical_graph import Node
-from dtorch.graph.outputs import plan_of, view_of, whole_spec
+from dtorch.graph.logical_graph import Node, node_of
+from dtorch.graph.outputs import Results, outputs_of
 from dtorch.graph.pending import MAX_BYTES, MAX_NODES, Pending
-from dtorch.graph.recipe import Recipe
+from dtorch.graph.recipe import Recipe, Recipes
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import Failed, Operand, Parts, copied
@@ -33,9 +31,6 @@ from dtorch.spec import Spec
 if TYPE_CHECKING:
     from dtorch.graph.graph import Graph
 
-MAX_RECIPES = 20_000
-"""Recipes kept, least recently built first to go; a Llama training step has about 300."""
-
 MAX_SNAPSHOT_BYTES = 2**20
 """Plain operands up to this size are copied when recorded; beside a larger one the call runs at once."""
 
@@ -46,16 +41,12 @@ _CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Neg
 _current_backward = torch._C._current_graph_task_id
 _default_dtype = torch.get_default_dtype
 
-Results = list[Any]
-"""Per output: an Operand, an int (the input that it is), or a plain value."""
-
 
 class GraphConstructor:
     """Adds operators to one graph. Recipes are shared by all graphs, since they hold no values."""
 
-    _recipes: ClassVar[OrderedDict[Any, Recipe]] = OrderedDict()
-    _converts: ClassVar[OrderedDict[Any, Recipe]] = OrderedDict()
-    _lock = threading.Lock()
+    _recipes: ClassVar[Recipes] = Recipes()
+    _converts: ClassVar[Recipes] = Recipes()
 
     def __init__(self, graph: Graph, runner: Any, eager: bool) -> None:
         self.graph = graph
@@ -158,7 +149,7 @@ class GraphConstructor:
         held = {i: tuple(o.conversions() or ()) for i, o in enumerate(operands) if o.converted is not None}
         with torch._C.DisableTorchFunction():
             recipe = build(make(), [o.spec for o in operands], held, around)
-        self._keep(key, recipe)
+        self._recipes.keep(key, recipe)
         return recipe
 
     def _snapshot(self, recipe: Recipe, operands: list[Operand], plain: Sequence[int]) -> bool:
@@ -193,7 +184,7 @@ class GraphConstructor:
         for i in recipe.written:
             operands[i].buffer.version += 1
         if self.graph.recorders:
-            self._note(recipe.operator, operands, None, _current_backward() != -1)
+            self._note(node_of(recipe.operator, operands, None, _current_backward() != -1))
         if recipe.moves:
             for number, plan in enumerate(recipe.outputs):  # type: ignore[arg-type]
                 if plan.target is not None:
@@ -264,18 +255,11 @@ class GraphConstructor:
         recipe = build(param, [None if o is None else o.spec for o in operands], held, around)
         return self._run(recipe, operands, in_backward)
 
-    def _keep(self, key: Any, recipe: Recipe) -> None:
-        with self._lock:
-            self._recipes[key] = recipe
-            if len(self._recipes) > MAX_RECIPES:
-                self._recipes.popitem(last=False)
-
     @classmethod
     def forget(cls) -> None:
         """Drop all recipes, as in a new process."""
-        with cls._lock:
-            cls._recipes.clear()
-            cls._converts.clear()
+        cls._recipes.clear()
+        cls._converts.clear()
 
     # -- running --------------------------------------------------------------------------------------------
 
@@ -299,8 +283,8 @@ class GraphConstructor:
         if not recipe.checked:
             confirm(recipe, results)
         if self.graph.recorders:
-            self._note(operator, given, results, in_backward)
-        return self._outputs(recipe, given, results)
+            self._note(node_of(operator, given, results, in_backward))
+        return outputs_of(self, recipe, given, results)
 
     def _legal(self, recipe: Recipe, operands: Sequence[Operand | None]) -> list[Operand | None]:
         """The operands, converted where the recipe says so."""
@@ -323,49 +307,13 @@ class GraphConstructor:
             else:
                 aliasing.touched(self, operand)
 
-    def _outputs(self, recipe: Recipe, operands: Sequence[Operand | None], results: list[Parts]) -> Results:
-        plans = recipe.outputs
-        if plans is None:
-            plans = tuple(plan_of(recipe, operands, parts) for parts in results)
-        found: Results = []
-        for number, (plan, parts) in enumerate(zip(plans, results, strict=True)):
-            if plan.source == "argument":
-                found.append(plan.input)
-            elif plan.source == "value":
-                found.append(parts[0])
-            elif plan.source == "fresh":
-                assert plan.spec is not None
-                fresh = Operand(plan.spec, parts)
-                if plan.target is not None:
-                    fresh = self.convert(fresh, plan.target, cause=recipe.operator, keep=False)
-                found.append(fresh)
-            else:
-                found.append(view_of(recipe, plan, operands[plan.input], number, parts))
-        return found
-
     @staticmethod
     def _ready(operand: Operand) -> Parts | None:
         if type(operand.parts) is Failed:
             raise operand.parts.error
         return operand.parts
 
-    def _note(
-        self,
-        operator: Operator,
-        operands: Sequence[Operand | None],
-        results: list[Parts] | None,
-        in_backward: bool,
-    ) -> None:
-        """Enter a node into the open recorders."""
-        inputs = tuple(None if o is None else o.spec for o in operands)
-        if operator.outputs or results is None:
-            outputs = tuple(None if o is None else o.spec for o in operator.outputs)
-        else:
-            outputs = tuple(
-                whole_spec(operator.mesh, parts[0]) if isinstance(parts[0], torch.Tensor) else None
-                for parts in results
-            )
-        node = Node(operator, inputs, outputs, None, in_backward)
+    def _note(self, node: Node) -> None:
         for recorder in self.graph.recorders:
             recorder.nodes.append(node)
 
@@ -409,9 +357,8 @@ class GraphConstructor:
             result = Operand(operator.target_spec)
             self._append((recipe, [source], (result,), users_place()), recipe.nbytes)
         if self.graph.recorders:
-            node = Node(operator, (source.spec,), (result.spec,), cause, _current_backward() != -1)
-            for recorder in self.graph.recorders:
-                recorder.nodes.append(node)
+            in_backward = _current_backward() != -1
+            self._note(Node(operator, (source.spec,), (result.spec,), cause, in_backward))
         if keep and here and operator.plan.bytes_total:
             # What was sent once need not be sent again; local conversions are cheaper made than held.
             operand.keep_conversion(result)
@@ -427,10 +374,7 @@ class GraphConstructor:
             found.program = self.runner.prepare(operator, ())
             found.kept = (0,)
             found.nbytes = operator.target_spec.nbytes
-            with self._lock:
-                self._converts[key] = found
-                if len(self._converts) > MAX_RECIPES:
-                    self._converts.popitem(last=False)
+            self._converts.keep(key, found)
         return found
 
     def value(self, operand: Operand) -> torch.Tensor:

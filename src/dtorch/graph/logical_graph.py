@@ -6,10 +6,16 @@ answers what was computed, what was communicated, over which mesh axes, and whet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import torch
+
+from dtorch.layout import Layout
+from dtorch.mesh import DeviceMesh
+from dtorch.op.call import meta_of
 from dtorch.op.cost import OperatorCost
+from dtorch.op.operand import Operand, Parts
 from dtorch.op.operator import Operator
 from dtorch.ops.standard.convert import Convert
 from dtorch.ops.system.get_tensor import GetTensor
@@ -31,6 +37,30 @@ class Node(NamedTuple):
     outputs: tuple[Spec | None, ...]
     cause: Operator | None = None
     in_backward: bool = False
+
+
+def node_of(
+    operator: Operator,
+    operands: Sequence[Operand | None],
+    results: Sequence[Parts] | None,
+    in_backward: bool,
+) -> Node:
+    """The node of an operator; outputs that it could not infer are read off the results of its run."""
+    inputs = tuple(None if o is None else o.spec for o in operands)
+    if operator.outputs or results is None:
+        outputs = tuple(None if o is None else o.spec for o in operator.outputs)
+    else:
+        outputs = tuple(
+            replicated_spec(operator.mesh, parts[0]) if isinstance(parts[0], torch.Tensor) else None
+            for parts in results
+        )
+    return Node(operator, inputs, outputs, None, in_backward)
+
+
+def replicated_spec(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
+    """The spec of a tensor that every device of the mesh holds whole."""
+    meta = meta_of(tensor)
+    return Spec(meta.shape, meta.stride, meta.dtype, Layout.replicate(mesh.shape, meta.shape), mesh)
 
 
 class Communication(NamedTuple):

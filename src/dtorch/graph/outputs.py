@@ -1,22 +1,51 @@
-"""What becomes of outputs that only a run has shown, and of those that view an input."""
+"""What becomes of the outputs of a run: fresh tensors, views and copies of inputs, plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dtorch.errors import PlacementError
 from dtorch.graph import aliasing
+from dtorch.graph.logical_graph import replicated_spec
 from dtorch.graph.recipe import OutputPlan, Recipe
-from dtorch.layout import Layout
-from dtorch.mesh import DeviceMesh
-from dtorch.op.call import meta_of
 from dtorch.op.operand import Operand, Parts, Upstream
-from dtorch.spec import Spec
+
+if TYPE_CHECKING:
+    from dtorch.graph.constructor import GraphConstructor
 
 
-def view_of(recipe: Recipe, plan: OutputPlan, base: Operand | None, number: int, parts: Parts) -> Operand:
+Results = list[Any]
+"""Per output: an Operand, an int (the input that it is), or a plain value."""
+
+
+def outputs_of(
+    constructor: GraphConstructor, recipe: Recipe, operands: Sequence[Operand | None], results: list[Parts]
+) -> Results:
+    """What a call gives, once its operator has run on `operands` (before conversion) with these results."""
+    plans = recipe.outputs
+    if plans is None:
+        plans = tuple(_plan_of(recipe, operands, parts) for parts in results)
+    found: Results = []
+    for number, (plan, parts) in enumerate(zip(plans, results, strict=True)):
+        if plan.source == "argument":
+            found.append(plan.input)
+        elif plan.source == "value":
+            found.append(parts[0])
+        elif plan.source == "fresh":
+            assert plan.spec is not None
+            fresh = Operand(plan.spec, parts)
+            if plan.target is not None:
+                fresh = constructor.convert(fresh, plan.target, cause=recipe.operator, keep=False)
+            found.append(fresh)
+        else:
+            found.append(_view_of(recipe, plan, operands[plan.input], number, parts))
+    return found
+
+
+def _view_of(recipe: Recipe, plan: OutputPlan, base: Operand | None, number: int, parts: Parts) -> Operand:
     """The operand of output `number`, a view of `base`: sharing its storages, or a copy that remembers it."""
     assert base is not None
     assert plan.spec is not None
@@ -28,13 +57,7 @@ def view_of(recipe: Recipe, plan: OutputPlan, base: Operand | None, number: int,
     return copy
 
 
-def whole_spec(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
-    """The spec of a tensor that every device of the mesh holds whole."""
-    meta = meta_of(tensor)
-    return Spec(meta.shape, meta.stride, meta.dtype, Layout.replicate(mesh.shape, meta.shape), mesh)
-
-
-def plan_of(recipe: Recipe, operands: Sequence[Operand | None], parts: Parts) -> OutputPlan:
+def _plan_of(recipe: Recipe, operands: Sequence[Operand | None], parts: Parts) -> OutputPlan:
     """What becomes of an output whose shape only the run has shown."""
     result = parts[0]
     if not isinstance(result, torch.Tensor):
@@ -43,7 +66,7 @@ def plan_of(recipe: Recipe, operands: Sequence[Operand | None], parts: Parts) ->
         raise PlacementError(
             f"{recipe.operator.describe()} gives a {result.layout} tensor; dtorch holds strided ones"
         )
-    spec = whole_spec(recipe.operator.mesh, result)
+    spec = replicated_spec(recipe.operator.mesh, result)
     schema = recipe.operator.schema
     if schema.view_of is not None:
         slot = recipe.operator.arguments[schema.view_of]

@@ -6,11 +6,16 @@ built once and shared by all calls that agree on them.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from dtorch.layout import Layout
 from dtorch.op.operator import Operator
 from dtorch.spec import Spec
+
+MAX_RECIPES = 20_000
+"""Recipes kept, least recently built first to go; a Llama training step has about 300."""
 
 
 class OutputPlan(NamedTuple):
@@ -91,3 +96,18 @@ class Recipe:
         self.nbytes = 0
         self.simple: Spec | None = None
         self.views = operator.view_of() is not None
+
+
+class Recipes(OrderedDict[Any, Recipe]):
+    """Recipes by key, of a bounded number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def keep(self, key: Any, recipe: Recipe) -> None:
+        """Enter a recipe; the oldest one goes where there are too many."""
+        with self._lock:
+            self[key] = recipe
+            if len(self) > MAX_RECIPES:
+                self.popitem(last=False)

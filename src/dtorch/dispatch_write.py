@@ -1,0 +1,117 @@
+"""Calls that write where the ordinary way cannot: `out=`, a tensor's own shape, storage, plain tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dtorch.dispatch import handles, handles_kind, name_of, run
+from dtorch.errors import UnsupportedError
+from dtorch.op.operand import Operand
+from dtorch.op.schema import functional_of_in_place, functional_of_out, has_tag, schema_of
+from dtorch.tensor import Tensor, wrap
+
+_MAY_WRITE_PLAIN = (
+    "copy_",
+    "index_copy_",
+    "index_put_",
+    "scatter_",
+    "index_fill_",
+    "masked_scatter_",
+    "put_",
+)
+
+
+@handles_kind(lambda func: schema_of(func).outs)
+def _into_out(func: Any, args: tuple, kwargs: dict) -> Any:
+    """`out=` overloads: compute, then write into the given tensors, resizing them as torch does."""
+    facts = schema_of(func)
+    bound = facts.bind(args, kwargs)
+    targets = [bound[name] for name in facts.outs]
+    functional = functional_of_out(func)
+    if functional is None or any(not isinstance(t, torch.Tensor) for t in targets):
+        raise UnsupportedError(f"{name_of(func)} has no functional form to compute; call it without out=")
+    given = dict(zip(facts.names, args, strict=False)) | kwargs
+    positional = {n: v for n, v in given.items() if n not in facts.outs}
+    for name in ("dtype",):
+        if name in schema_of(functional).names and name not in positional and len(targets) == 1:
+            positional[name] = targets[0].dtype
+    result = functional(**_named(positional, functional))
+    values = [result] if isinstance(result, torch.Tensor) else list(result)
+    for target, value in zip(targets, values, strict=True):
+        _store(target, value)
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _named(given: dict, functional: Any) -> dict:
+    known = schema_of(functional).names
+    return {("self" if n == "self" else n): v for n, v in given.items() if n in known}
+
+
+def _store(target: torch.Tensor, value: Any) -> None:
+    if not torch.can_cast(value.dtype, target.dtype):
+        raise RuntimeError(
+            f"result type {value.dtype} can't be cast to the desired output type {target.dtype}"
+        )
+    if isinstance(target, Tensor):
+        if target.shape != value.shape:
+            target.data = value.to(target.dtype).clone()  # torch would resize it
+        else:
+            target.copy_(value)
+        return
+    full = value.to_torch() if isinstance(value, Tensor) else value
+    if target.shape != full.shape:
+        target.resize_(full.shape)
+    target.copy_(full)
+
+
+@handles_kind(lambda func: has_tag(func, torch.Tag.inplace_view))
+def _in_place_view(func: Any, args: tuple, kwargs: dict) -> Any:
+    """`squeeze_`, `t_` and their like change the tensor's own shape: view, then put the view in its place."""
+    target = args[0]
+    plain = functional_of_in_place(func)
+    if plain is None or not isinstance(target, Tensor):
+        raise UnsupportedError(f"{name_of(func)} on a distributed tensor; use the out-of-place form")
+    view = run(plain, args, kwargs)
+    with torch._C._DisableTorchDispatch():
+        func(*args, **kwargs)
+    target._operand = view._operand
+    return target
+
+
+@handles_kind(lambda func: schema_of(func).written and func._opname not in _MAY_WRITE_PLAIN)
+def _run_in_place(func: Any, args: tuple, kwargs: dict) -> Any:
+    _check_plain_writes(func, args, kwargs)
+    return run(func, args, kwargs)
+
+
+def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:
+    """Refuse arithmetic whose result would be a plain tensor; what is written aside is carried back."""
+    facts = schema_of(func)
+    bound = facts.bind(args, kwargs)
+    for name in facts.returned:
+        value = None if name is None else bound.get(name)
+        if isinstance(value, torch.Tensor) and not isinstance(value, Tensor):
+            raise UnsupportedError(
+                f"{name_of(func)} would write a distributed result into a plain tensor (argument {name}); "
+                "make it distributed first, dtorch.Tensor(plain, device_mesh=..., placements=...), "
+                "or use the out-of-place form"
+            )
+
+
+@handles(torch.ops.aten.as_strided.default)
+def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
+    """A view of the root's storage, whatever part of it the given tensor is."""
+    x, size, stride = args[:3]
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    if not isinstance(x, Tensor):
+        return run(func, args, kwargs)
+    operand = x._operand
+    where = operand.offset if offset is None else offset
+    while (upstream := operand.buffer.upstream) is not None:
+        operand = upstream.base
+    buffer = operand.buffer
+    x._graph.parts(operand)
+    root = wrap(Operand(buffer.root_spec, buffer.root_parts, buffer), x._graph)
+    return run(func, (root, size, stride, where), {})

@@ -34,6 +34,8 @@ from dtorch.mesh import DeviceMesh, init_device_mesh
 from dtorch.op.cost import OperatorCost
 from dtorch.options import GlobalOption, SdpaOption
 from dtorch.placement import Partial, Placement, Replicate, Shard
+from dtorch.plan.cache import PlanStats
+from dtorch.plan.cache import stats as plan_stats
 from dtorch.policy import device_mesh, no_sync, record, set_redistribute_policy, strict
 from dtorch.runtime.runner import LocalRunner
 
@@ -87,6 +89,7 @@ __all__ = [
     "OptionError",
     "Partial",
     "Placement",
+    "PlanStats",
     "PlacementError",
     "Replicate",
     "SdpaOption",
@@ -112,6 +115,7 @@ __all__ = [
     "ones",
     "ones_like",
     "parallelize",
+    "plan_stats",
     "rand",
     "rand_like",
     "randint",

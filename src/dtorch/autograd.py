@@ -46,7 +46,7 @@ def watch(leaf: Tensor) -> None:
         grad: Any = owner.grad
         there = owner._operand.spec
         if owner._graph.syncing and hasattr(grad, "_operand") and grad._operand.layout is not there.layout:
-            grad._operand = _converted(grad._operand, there, owner._graph)
+            grad._operand = _converted(grad, there, owner._graph)
 
     leaf.register_hook(arriving)
     leaf.register_post_accumulate_grad_hook(accumulated)
@@ -96,12 +96,14 @@ def _at_home(grad: torch.Tensor, owner: Tensor) -> Tensor:
     from dtorch.tensor import distribute, wrap
 
     there = owner._operand
-    operand = getattr(grad, "_operand", None)
-    if operand is None:
+    if not hasattr(grad, "_operand"):
         return distribute(grad, there.spec.mesh, there.layout, owner._graph)
-    return wrap(_converted(operand, there.spec, owner._graph), owner._graph)
+    return wrap(_converted(grad, there.spec, owner._graph), owner._graph)
 
 
-def _converted(operand: Operand, like: Spec, graph: Graph) -> Operand:
+def _converted(grad: Any, like: Spec, graph: Graph) -> Operand:
+    operand = grad._operand
+    if grad._graph is not graph:
+        grad._graph.parts(operand)
     with graph.lock, torch._C.DisableTorchFunction(), torch.no_grad():
         return graph.constructor.convert(operand, like.layout, like.mesh, keep=False)

@@ -112,7 +112,7 @@ def _again(door: Door, args: tuple) -> Tensor | None:
         if kind is Tensor:
             operand = value._operand
             shared, spec = operand.shared, operand.spec
-            if operand.converted is not None or spec.mesh is not mesh:
+            if operand.converted is not None or spec.mesh is not mesh or value._graph is not graph:
                 return None
             if shared is not None and shared.upstream is not None:
                 return None
@@ -194,16 +194,23 @@ def _run(door: Door, args: tuple, kwargs: dict) -> Any:
 def _operands(
     tensors: list[torch.Tensor], key: list[Any], door: Door
 ) -> tuple[DeviceMesh, Graph, list[Operand], Sequence[int]]:
-    """Home and operands of a call, and which operands are plain tensors; the specs of these enter the key."""
+    """Home and operands of a call, and which are plain or another graph's, so may change unseen."""
     first = tensors[0]
     if type(first) is Tensor:
         mesh, graph = first._operand.spec.mesh, first._graph
-        if all(type(t) is Tensor and t._operand.spec.mesh is mesh for t in tensors):
+        if all(type(t) is Tensor and t._operand.spec.mesh is mesh and t._graph is graph for t in tensors):
             return mesh, graph, [t._operand for t in tensors], ()  # type: ignore[attr-defined]
     mesh, graph = home(tensors, door.func)
     operands = [operand_of(t, mesh) for t in tensors]
     key.append(tuple([o.spec for o in operands]))
-    return mesh, graph, operands, [i for i, t in enumerate(tensors) if not isinstance(t, Tensor)]
+    foreign = []  # plain tensors, and those of other graphs
+    for i, t in enumerate(tensors):
+        if not isinstance(t, Tensor):
+            foreign.append(i)
+        elif t._graph is not graph:
+            t._graph.parts(t._operand)
+            foreign.append(i)
+    return mesh, graph, operands, foreign
 
 
 def _call(door: Door, args: tuple, kwargs: dict) -> TorchCall:

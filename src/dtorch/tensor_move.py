@@ -50,7 +50,8 @@ class _Redistribute(torch.autograd.Function):
         with graph.lock, torch._C.DisableTorchFunction():
             if target is operand.layout and not ctx.moved:
                 return wrap(operand, graph)
-            graph.parts(operand)
+            if operand.shared is not None and operand.shared.upstream is not None:
+                graph.parts(operand)  # a copied view, brought up to date
             return wrap(graph.constructor.convert(operand, target, mesh, keep=False, implicit=False), graph)
 
     @staticmethod

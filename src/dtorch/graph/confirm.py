@@ -46,7 +46,8 @@ def users_place(depth: int = 1) -> Any:
     return None
 
 
-def _line_of(place: Any) -> str:
+def line_of(place: Any) -> str:
+    """File and line of a place that `users_place` noted."""
     if place is None:
         return "(called by autograd)"
     code, instruction = place
@@ -55,7 +56,7 @@ def _line_of(place: Any) -> str:
 
 
 def explain(
-    error: Exception, operator: Operator, given: Sequence[Operand | None], place: Any = ()
+    error: Exception, operator: Operator, given: Sequence[Operand | None], place: Any = (), note: str = ""
 ) -> Exception:
     """The same kind of error, naming the operator, the placements it was given and the user's line.
 
@@ -64,12 +65,14 @@ def explain(
         operator: the operator that raised it.
         given: its inputs.
         place: where the user called it, from `users_place`; by default the present caller.
+        note: a line more.
     """
-    if isinstance(error, DtorchError):
+    if isinstance(error, DtorchError) and (place == () or "called from" in str(error)):
         return error
     places = ", ".join("-" if x is None or x.spec is None else str(list(x.spec.placements)) for x in given)
-    where = users_line() if place == () else _line_of(place)
+    where = users_line() if place == () else line_of(place)
     text = f"{error}\n  in {operator.describe()} with placements {places}\n  called from {where}"
+    text += f"\n  {note}" if note else ""
     try:
         explained = type(error)(text)
     except Exception:

@@ -15,10 +15,12 @@ from dtorch import redistribute
 from dtorch.graph import aliasing
 from dtorch.graph.build import Surroundings, build
 from dtorch.graph.confirm import confirm, explain, users_place
+from dtorch.graph.held import memory_note
 from dtorch.graph.logical_graph import Node, node_of
 from dtorch.graph.outputs import Results, outputs_of
 from dtorch.graph.pending import MAX_BYTES, MAX_NODES, Pending
 from dtorch.graph.recipe import Recipe, Recipes
+from dtorch.graph.settings import Under, default_dtype, deterministic, imprecise
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import Failed, Operand, Parts, copied
@@ -39,7 +41,6 @@ MAX_SNAPSHOT_BYTES = 2**20
 _EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
 _CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 _current_backward = torch._C._current_graph_task_id
-_default_dtype = torch.get_default_dtype
 
 
 class GraphConstructor:
@@ -86,10 +87,11 @@ class GraphConstructor:
             if operand.converted is not None and operand.conversions():
                 key.append((i, *operand.converted))
         task = _current_backward()
-        dtype = _default_dtype()
-        if dtype is not self.pending.default_dtype:
+        settings = default_dtype(), deterministic(), imprecise()
+        if settings != self.pending.settings:
             self.flush()
-            self.pending.default_dtype = dtype
+            self.pending.settings = settings
+        dtype = settings[0]
         key += (self.graph.policy, task != -1, dtype)
         full_key = tuple(key)
         recipe = self._recipes.get(full_key)
@@ -118,13 +120,13 @@ class GraphConstructor:
             operands: of one mesh, none of them a copied view or converted already.
         """
         pending, graph = self.pending, self.graph
-        task, dtype = _current_backward(), _default_dtype()
-        recipe = self._recipes.get((*key, graph.policy, task != -1, dtype))
+        task, settings = _current_backward(), (default_dtype(), deterministic(), imprecise())
+        recipe = self._recipes.get((*key, graph.policy, task != -1, settings[0]))
         if recipe is None or recipe.simple is None or self.eager or graph.recorders:
             return None
         if recipe.views and torch.is_inference_mode_enabled():
             return None
-        if dtype is not pending.default_dtype or (task != -1 and task != self._last_backward):
+        if settings != pending.settings or (task != -1 and task != self._last_backward):
             return None
         with graph.lock:
             return self._simple(recipe, operands)
@@ -180,9 +182,9 @@ class GraphConstructor:
                 continue
             outputs.append(output)
             results.append(output)
-        self._append((recipe, inputs, tuple(outputs), users_place()), recipe.nbytes)
         for i in recipe.written:
             operands[i].buffer.version += 1
+        self._append((recipe, inputs, tuple(outputs), users_place()), recipe.nbytes)
         if self.graph.recorders:
             self._note(node_of(recipe.operator, operands, None, _current_backward() != -1))
         if recipe.moves:
@@ -204,18 +206,24 @@ class GraphConstructor:
         """Run what is pending. A failure is kept for whoever reads what it spoiled, and returned.
 
         Raises:
-            KeyboardInterrupt: as it came; what had not run is spoiled.
+            KeyboardInterrupt: as it came; what had not run is still pending.
         """
-        if not self.pending.nodes:
+        pending = self.pending
+        if not pending.nodes:
             return None
-        with self.graph.lock, LocalWork():
+        with self.graph.lock, LocalWork(), Under(pending.settings):
             _EXCLUDE(_CONJUGATE, False)
             _EXCLUDE(_NEGATIVE, False)
-            nodes, wanted = self.pending.take()
+            nodes, wanted = pending.take()
             try:
                 self.runner.run_nodes(nodes, wanted)
             except Exception as error:
+                pending.fail(nodes, error)
+                pending.failure = pending.failure or error.with_traceback(None)
                 return error
+            except BaseException:
+                pending.put_back(nodes)
+                raise
         return None
 
     def _end_backward(self) -> None:
@@ -233,8 +241,14 @@ class GraphConstructor:
         parts = operand.parts
         assert parts is not None
         if type(parts) is Failed:
-            raise parts.error
+            raise self._told(parts)
         return parts
+
+    def _told(self, failed: Failed) -> BaseException:
+        """A failure that is raised now, so `sync` need not."""
+        if self.pending.failure is failed.error:
+            self.pending.failure = None
+        return failed.again()
 
     def add_operator(self, param: OpParam, operands: Sequence[Operand | None]) -> list[Any]:
         """Create, infer and run an operator of dtorch's own or of a user; its class is found by `param`.
@@ -250,7 +264,7 @@ class GraphConstructor:
                 return self.add_operator(param, operands)
             return [results] if isinstance(results, Operand) else results
         in_backward = _current_backward() != -1
-        around = Surroundings(self.graph.policy, in_backward, _default_dtype())
+        around = Surroundings(self.graph.policy, in_backward, torch.get_default_dtype())
         held = {i: tuple(o.conversions() or ()) for i, o in enumerate(operands) if o is not None}
         recipe = build(param, [None if o is None else o.spec for o in operands], held, around)
         return self._run(recipe, operands, in_backward)
@@ -274,10 +288,11 @@ class GraphConstructor:
             program = recipe.program = self.runner.prepare(operator, operator.layouts)
         _EXCLUDE(_CONJUGATE, False)
         _EXCLUDE(_NEGATIVE, False)
+        inputs = [None if o is None else self._ready(o) for o in operands]
         try:
-            results = self.runner.run(program, [None if o is None else self._ready(o) for o in operands])
+            results = self.runner.run(program, inputs)
         except Exception as error:
-            raise explain(error, operator, given) from error
+            raise explain(error, operator, given, note=memory_note(error, inputs)) from error
         if recipe.written:
             self._written(recipe, given, operands)
         if not recipe.checked:
@@ -307,10 +322,9 @@ class GraphConstructor:
             else:
                 aliasing.touched(self, operand)
 
-    @staticmethod
-    def _ready(operand: Operand) -> Parts | None:
+    def _ready(self, operand: Operand) -> Parts | None:
         if type(operand.parts) is Failed:
-            raise operand.parts.error
+            raise self._told(operand.parts)
         return operand.parts
 
     def _note(self, node: Node) -> None:
@@ -362,6 +376,8 @@ class GraphConstructor:
         if keep and here and operator.plan.bytes_total:
             # What was sent once need not be sent again; local conversions are cheaper made than held.
             operand.keep_conversion(result)
+            if not self.eager:
+                self.pending.converted.append(operand)
         return result
 
     def _convert_recipe(self, spec: Spec, target: Layout, mesh: DeviceMesh | None, implicit: bool) -> Recipe:

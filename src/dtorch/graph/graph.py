@@ -151,9 +151,11 @@ class Graph:
         """What `sync` waits for, without waiting.
 
         Raises:
-            Exception: the first failure of what was pending.
+            Exception: the first failure that nobody has been told of yet.
         """
-        failure = self.constructor.flush()
+        pending = self.constructor.pending
+        self.constructor.flush()
+        failure, pending.failure = pending.failure, None
         if failure is not None:
             raise failure
         if self.recorders:

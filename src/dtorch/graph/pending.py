@@ -7,58 +7,103 @@ an operand that only pending nodes hold is an intermediate.
 
 from __future__ import annotations
 
+from collections import Counter
 from sys import getrefcount
 from typing import Any
 
-from dtorch.op.operand import Operand
+from dtorch.graph.settings import Settings
+from dtorch.op.operand import Failed, Operand
 
 MAX_BYTES = 256 * 2**20
 """Bytes of outputs that may be pending: what a program makes and drops between two values it asks for."""
 MAX_NODES = 20_000
 """A backstop for programs that make nothing but tiny tensors and never ask for one."""
 
-_REFERENCES_OF_A_NODE = 3
-"""To an output that nobody else holds: the node's tuple, the loop's variable, getrefcount's argument."""
-
 Node = tuple[Any, list[Operand], tuple[Operand, ...], Any]
 
 
+def _references_of_a_node() -> int:
+    """What `getrefcount` says, in a loop as in `Pending.take`, of an output that nobody else holds."""
+    outputs = (Operand.__new__(Operand),)
+    for output in outputs:
+        count = getrefcount(output)
+    return count
+
+
+_REFERENCES_OF_A_NODE = _references_of_a_node()
+
+
 class Pending:
-    """The recorded nodes of one graph, all recorded under one default dtype."""
+    """The recorded nodes of one graph, all recorded under the same settings.
+
+    Attributes:
+        nodes: in program order.
+        nbytes: of their outputs.
+        converted: operands that hold a conversion recorded among the nodes.
+        settings: what they were recorded under.
+        failure: the first failure that nobody has been told of.
+    """
 
     def __init__(self) -> None:
-        self.nodes: list[Node | None] = []
+        self.nodes: list[Node] = []
         self.nbytes = 0
-        self.default_dtype: Any = None
+        self.converted: list[Operand] = []
+        self.settings: Settings | None = None
+        self.failure: BaseException | None = None
 
     def take(self) -> tuple[list[Node], list[list[bool]]]:
         """The nodes that must run, emptied out of here, and which of their outputs are wanted."""
-        nodes, self.nodes, self.nbytes = self.nodes, [], 0
+        self._drop_conversions()
         uses: dict[int, int] = {}
+        seen: set[int] = set()  # buffers with a member that somebody wants
+        kept: list[Node] = []
         wanted: list[list[bool]] = []
-        for i in range(len(nodes) - 1, -1, -1):
-            recipe, inputs, outputs, _ = nodes[i]  # type: ignore[misc]
+        for node in reversed(self.nodes):
+            recipe, inputs, outputs, _ = node
             flags, alive = [], bool(recipe.written)
             for output in outputs:
                 inside = uses.get(id(output), 0)
-                outside = getrefcount(output) - _REFERENCES_OF_A_NODE - inside
-                flags.append(outside > 0 or (output.shared is not None and _seen_by_views(output)))
-                alive = alive or inside > 0 or flags[-1]
-            if not alive:
-                nodes[i] = None
-                continue
-            for operand in inputs:
-                uses[id(operand)] = uses.get(id(operand), 0) + 1
-            wanted.append(flags)
+                flag = getrefcount(output) - _REFERENCES_OF_A_NODE - inside > 0
+                if output.shared is not None:
+                    # Views share its storages, and may have to change together with them.
+                    flag = flag or id(output.shared) in seen
+                    if flag:
+                        seen.add(id(output.shared))
+                flags.append(flag)
+                alive = alive or inside > 0 or flag
+            if alive:
+                for operand in inputs:
+                    uses[id(operand)] = uses.get(id(operand), 0) + 1
+                kept.append(node)
+                wanted.append(flags)
+        kept.reverse()
         wanted.reverse()
-        return [node for node in nodes if node is not None], wanted
+        self.nodes, self.nbytes = [], 0
+        return kept, wanted
 
+    def put_back(self, nodes: list[Node]) -> None:
+        """Return nodes that an interrupt kept from running; they run when a value is next asked for."""
+        self.nodes = nodes + self.nodes
 
-def _seen_by_views(operand: Operand) -> bool:
-    """Whether living views share the operand's storages, which they may have to change together."""
-    buffer = operand.shared
-    return (
-        buffer is not None
-        and buffer.root_parts is None
-        and any(member is not operand for member in buffer.live_members())
-    )
+    def fail(self, nodes: list[Node], error: BaseException) -> None:
+        """Spoil the outputs of nodes that could not be run at all, and what they were to write."""
+        for recipe, inputs, outputs, _ in nodes:
+            for operand in outputs:
+                operand.parts = Failed(error)
+            for i in recipe.written:
+                for member in inputs[i].buffer.live_members():
+                    member.parts = Failed(error)
+
+    def _drop_conversions(self) -> None:
+        """Take conversions from operands that only nodes hold, or they would look wanted."""
+        held, self.converted = {id(operand): operand for operand in self.converted}, []
+        if not held:
+            return
+        inside: Counter[int] = Counter()
+        for _, inputs, outputs, _ in self.nodes:
+            inside.update(name for operand in (*inputs, *outputs) if (name := id(operand)) in held)
+        while held:
+            name, operand = held.popitem()
+            # Here the operand has two more references: its variable and getrefcount's argument.
+            if getrefcount(operand) - 2 <= inside[name]:
+                operand.converted = None

@@ -40,7 +40,7 @@ class Buffer:
         upstream: set where the storages are a copy of some view of another buffer.
     """
 
-    __slots__ = ("_prune_at", "members", "root_parts", "root_spec", "upstream", "version")
+    __slots__ = ("__weakref__", "_prune_at", "members", "root_parts", "root_spec", "upstream", "version")
 
     def __init__(self, root: Operand) -> None:
         self.version = 0
@@ -69,6 +69,10 @@ class Failed(list):
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
+
+    def again(self) -> BaseException:
+        """The failure, to be raised; without the frames of earlier raises, which would keep values alive."""
+        return self.error.with_traceback(None)
 
 
 class Scalar:

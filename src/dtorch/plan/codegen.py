@@ -41,7 +41,7 @@ class Source:
         self.lines: list[str] = []
         self.node_of: list[int] = []
         self.constants: dict[str, Any] = {"flatten": flatten}
-        self.names: dict[int, list[str]] = {}
+        self.names: dict[int, Any] = {}
         self.last_use: dict[str, int] = {}
 
     def constant(self, value: Any) -> str:
@@ -80,13 +80,19 @@ class Source:
             inputs: the variables of each input.
             sizes: number of devices of each output.
         """
-        parts = ", ".join(f"[{', '.join(names)}]" for names in inputs)
+        parts = ", ".join(map(self._list, inputs))
         self.line(f"o = {self.constant(run)}([{parts}])", node)
         made = [[f"v{node}_{j}_{position}" for position in range(size)] for j, size in enumerate(sizes)]
         for j, names in enumerate(made):
             self.line(f"{', '.join(names)}, = o[{j}]", node)
         self.line("o = None", node)
         return made
+
+    def _list(self, names: Any) -> str:
+        """Source of what a `run` takes as the parts of one input."""
+        if type(names) is Everywhere:
+            return f"{self.constant(Everywhere)}({names.value})"
+        return f"[{', '.join(names)}]"
 
 
 class Plan(NamedTuple):
@@ -95,12 +101,12 @@ class Plan(NamedTuple):
     Attributes:
         function: takes the outside operands' parts, returns the wanted operands' parts.
         node_of_line: for each line of its source (line 1 is the `def`) the node it belongs to, -1 for none.
-        names: operand number -> variable of each device, in mesh order.
+        names: operand number -> variable of each device, in mesh order; of numbers, the variable everywhere.
     """
 
     function: Callable[[list[Any]], list[list[Any]]]
     node_of_line: list[int]
-    names: dict[int, list[str]]
+    names: dict[int, Any]
 
 
 def generate(structure: Structure) -> Plan:
@@ -125,7 +131,7 @@ def _bind_outside(source: Source) -> None:
     """Name the parts of outside operands that some node reads; replicas on one device are one variable."""
     for i, spec in enumerate(source.structure.outside):
         if spec is None:
-            source.names[-1 - i] = Everywhere(f"a{i}_0")  # type: ignore[assignment]
+            source.names[-1 - i] = Everywhere(f"a{i}_0")
             source.line(f"a{i}_0 = x[{i}].value", -1)
             continue
         layout, mesh = spec.layout, spec.mesh

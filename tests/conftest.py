@@ -51,6 +51,13 @@ def seed_everything(seed: int = _SEED) -> None:
     torch.manual_seed(seed)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> None:
+    """Seed before each module is imported: the data it draws depends on no other module."""
+    if isinstance(collector, pytest.Module):
+        seed_everything()
+
+
 @pytest.fixture(autouse=True)
 def _same_start() -> None:
     """Seed before each test: its numbers depend neither on order nor on worker."""

@@ -16,7 +16,8 @@ MAP = torch.randint(0, 5, (2, 3, 2))
 ONE = torch.randn(5, requires_grad=True)
 SOFT = torch.rand(6, 5).softmax(1)
 Y = torch.randn(6, 5)
-P = torch.rand(6, 5, requires_grad=True)
+# Away from 0 and 1, where the gradient 1 / p(1 - p) would magnify the rounding of a pending sum's parts.
+P = (torch.rand(6, 5) * 0.8 + 0.1).requires_grad_()
 TWO = torch.randn(2, 3, requires_grad=True)
 
 CASES = {

@@ -29,6 +29,10 @@ from dtorch.tensor import Tensor, wrap
 _SLOTS = [Slot(i) for i in range(4096)]
 _TENSOR = object()
 _FLOAT = object()
+_TRUE, _FALSE = (bool, "True"), (bool, "False")
+_PLAIN_KEYWORDS = frozenset(
+    (int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
+)
 
 Handler = Callable[[Any, tuple, dict], Any]
 _HANDLERS: dict[Any, Handler] = {}
@@ -87,17 +91,16 @@ def dispatch(func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     """Run one torch call that has a dtorch tensor among its arguments; torch's `__torch_dispatch__`."""
     door = _DOORS.get(id(func)) or _door(func)
     if door.handler is None:
-        if not kwargs:
-            result = _again(door, args)
-            if result is not None:
-                return result
+        result = _again(door, args, kwargs)
+        if result is not None:
+            return result
         return _run(door, args, kwargs or {})
     with torch._C.DisableTorchFunction():
         return door.handler(func, args, kwargs or {})
 
 
-def _again(door: Door, args: tuple) -> Tensor | None:
-    """The short way of a call made before, of tensors, whole numbers and None alone; None for other calls.
+def _again(door: Door, args: tuple, kwargs: dict | None) -> Tensor | None:
+    """The short way of a call made before, of one graph's tensors and plain values; None for other calls.
 
     It does nothing that `_run` does not; it leaves out what such a call cannot need.
     """
@@ -106,8 +109,9 @@ def _again(door: Door, args: tuple) -> Tensor | None:
         return None
     mesh, graph = first._operand.spec.mesh, first._graph
     key: list[Any] = [door]
-    operands: list[Operand] = []
-    for value in args:
+    operands: list[Any] = []
+    scalars: list[Scalar] = []
+    for i, value in enumerate(args):
         kind = type(value)
         if kind is Tensor:
             operand = value._operand
@@ -120,6 +124,14 @@ def _again(door: Door, args: tuple) -> Tensor | None:
             key.append(spec)
         elif kind is int or value is None:
             key.append(value)
+        elif kind is bool:
+            key.append(_TRUE if value else _FALSE)
+        elif kind is float:
+            if i in door.free:
+                scalars.append(Scalar(value))
+                key.append(_FLOAT)
+            else:
+                key.append(value.hex())
         elif kind is list:
             for item in value:
                 if type(item) is not int:
@@ -127,8 +139,26 @@ def _again(door: Door, args: tuple) -> Tensor | None:
             key.append(tuple(value))
         else:
             return None
-    output = graph.constructor.again(key, operands)
-    return None if output is None else wrap(output, graph)
+    if kwargs:
+        for name, value in kwargs.items():
+            if type(value) not in _PLAIN_KEYWORDS:
+                return None
+            key.append(name)
+            key.append((_TRUE if value else _FALSE) if type(value) is bool else value)
+    output = graph.constructor.again(key, operands + scalars if scalars else operands)
+    if output is None:
+        return None
+    if output.shared is not None:
+        return _wrap_view(output, graph, first)
+    return wrap(output, graph)
+
+
+def _wrap_view(output: Operand, graph: Graph, base: torch.Tensor) -> Tensor:
+    """The tensor of a view; one of a normal tensor cannot be made as an inference tensor."""
+    if torch.is_inference_mode_enabled() and not base.is_inference():
+        with torch.inference_mode(False):
+            return wrap(output, graph)
+    return wrap(output, graph)
 
 
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -181,7 +211,7 @@ def _run(door: Door, args: tuple, kwargs: dict) -> Any:
                 recipe, results = graph.constructor.call(key, operands, make, plain)
         else:
             recipe, results = graph.constructor.call(key, operands, make, plain)
-    if type(results) is Operand and not (recipe.views and torch.is_inference_mode_enabled()):
+    if type(results) is Operand and not recipe.views:
         return wrap(results, graph)
     if results is None:
         return _run(door, args, kwargs)
@@ -270,7 +300,9 @@ def _scan(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
             _scan(item, tensors, key)
     elif kind is float:
         key.append(value.hex())
-    elif kind is bool or kind is complex:
+    elif kind is bool:
+        key.append(_TRUE if value else _FALSE)
+    elif kind is complex:
         key.append((kind, repr(value)))
     elif kind is torch.Generator:
         key.append((kind, id(value)))
@@ -334,12 +366,7 @@ def wrap_results(recipe: Recipe, results: Any, tensors: Sequence[torch.Tensor], 
     found: list[Any] = []
     for number, result in enumerate(results):
         if isinstance(result, Operand):
-            if recipe.views and torch.is_inference_mode_enabled() and not tensors[0].is_inference():
-                # A view of a normal tensor cannot be made as an inference tensor.
-                with torch.inference_mode(False):
-                    found.append(wrap(result, graph))
-            else:
-                found.append(wrap(result, graph))
+            found.append(_wrap_view(result, graph, tensors[0]) if recipe.views else wrap(result, graph))
         elif type(result) is int and plans is not None and plans[number].source == "argument":
             found.append(tensors[result])
         else:

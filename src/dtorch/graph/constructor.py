@@ -124,8 +124,6 @@ class GraphConstructor:
         recipe = self._recipes.get((*key, graph.policy, task != -1, settings[0]))
         if recipe is None or recipe.simple is None or self.eager or graph.recorders:
             return None
-        if recipe.views and torch.is_inference_mode_enabled():
-            return None
         if settings != pending.settings or (task != -1 and task != self._last_backward):
             return None
         with graph.lock:

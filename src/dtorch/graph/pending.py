@@ -72,8 +72,8 @@ class Pending:
                 flags.append(flag)
                 alive = alive or inside > 0 or flag
             if alive:
-                for operand in inputs:
-                    uses[id(operand)] = uses.get(id(operand), 0) + 1
+                for name in map(id, inputs):  # a loop over the operands would leave a reference to the last one
+                    uses[name] = uses.get(name, 0) + 1
                 kept.append(node)
                 wanted.append(flags)
         kept.reverse()

@@ -28,7 +28,7 @@ from dtorch.tensor import Tensor, wrap
 
 _SLOTS = [Slot(i) for i in range(4096)]
 _TENSOR = object()
-_FLOAT = object()
+_GENERATOR = torch.Generator
 _TRUE, _FALSE = (bool, "True"), (bool, "False")
 _PLAIN_KEYWORDS = frozenset(
     (int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -129,7 +129,7 @@ def _again(door: Door, args: tuple, kwargs: dict | None) -> Tensor | None:
         elif kind is float:
             if i in door.free:
                 scalars.append(Scalar(value))
-                key.append(_FLOAT)
+                key.append(float)
             else:
                 key.append(value.hex())
         elif kind is list:
@@ -186,16 +186,17 @@ def _run(door: Door, args: tuple, kwargs: dict) -> Any:
         if kind is Tensor:
             tensors.append(value)
             key.append(value._operand.spec)
-        elif kind is float and i in free:
+        elif (kind is float and i in free) or kind is _GENERATOR:
             scalars.append(Scalar(value))
-            key.append(_FLOAT)
+            key.append(kind)
         else:
             _scan(value, tensors, key)
     for name, value in kwargs.items():
         key.append(name)
-        if type(value) is float and name in free:
+        kind = type(value)
+        if (kind is float and name in free) or kind is _GENERATOR:
             scalars.append(Scalar(value))
-            key.append(_FLOAT)
+            key.append(kind)
         else:
             _scan(value, tensors, key)
     mesh, graph, operands, plain = _operands(tensors, key, door)
@@ -251,6 +252,8 @@ def _call(door: Door, args: tuple, kwargs: dict) -> TorchCall:
     def template(value: Any, name: Any = None) -> Any:
         if type(value) is float and name in free:
             return Slot(next(scalars), value)
+        if type(value) is _GENERATOR:
+            return Slot(next(scalars))
         if isinstance(value, torch.Tensor):
             return next(slots)
         if type(value) is list or type(value) is tuple:
@@ -304,8 +307,6 @@ def _scan(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
         key.append(_TRUE if value else _FALSE)
     elif kind is complex:
         key.append((kind, repr(value)))
-    elif kind is torch.Generator:
-        key.append((kind, id(value)))
     else:
         key.append(value)
 

@@ -9,6 +9,8 @@ import torch
 import dtorch
 from dtorch import Layout, Shard
 from dtorch.errors import MeshMismatchError, PlacementError, ShapeError
+from dtorch.op.call import OutputMeta
+from dtorch.op.dims import Rule
 from dtorch.op.operator import Operator
 from dtorch.op.signature import PlacementSignature
 from dtorch.operators import add_operator
@@ -79,3 +81,68 @@ def test_an_operator_without_inputs_has_no_mesh() -> None:
         _ = LifeClip(CLIP, []).mesh
     with pytest.raises(TypeError, match="LifeClip is no torch call"):
         _ = LifeClip(CLIP, []).call
+
+
+class FaultyRule(Operator):
+    """An operator of torch whose class has a bug."""
+
+    torch_ops = ("dtorch_faulty.twice",)
+
+    def rule(self) -> Rule | None:
+        """Broken."""
+        return {}["no such dim"]
+
+
+class FaultyMeta(Operator):
+    """An operator of torch whose class has a bug elsewhere."""
+
+    torch_ops = ("dtorch_faulty.thrice",)
+
+    def infer_output_meta_info(self) -> list[OutputMeta | None]:
+        """Broken."""
+        raise ZeroDivisionError("of the class")
+
+
+@torch.library.custom_op("dtorch_faulty::twice", mutates_args=())
+def _twice(x: torch.Tensor) -> torch.Tensor:
+    if x.dim() == 1:
+        raise ValueError("twice wants a matrix")
+    return x * 2
+
+
+_twice.register_fake(torch.empty_like)
+
+
+@torch.library.custom_op("dtorch_faulty::thrice", mutates_args=())
+def _thrice(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@torch.library.custom_op("dtorch_faulty::no_meta", mutates_args=())
+def _no_meta(x: torch.Tensor) -> torch.Tensor:
+    return x * 4
+
+
+@pytest.mark.parametrize("placement", ["R", "S0", "P"])
+def test_a_fault_of_a_class_surfaces(placement: str) -> None:
+    """It is no reason to run the operator whole instead, and is there at every call."""
+    x = on(MESH, placement)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="no such dim"):
+            torch.ops.dtorch_faulty.twice(x)
+        with pytest.raises(ZeroDivisionError, match="of the class"):
+            torch.ops.dtorch_faulty.thrice(x)
+
+
+@pytest.mark.parametrize("placement", ["R", "S0", "P"])
+def test_an_illegal_call_that_meta_kernels_let_pass_is_torchs_to_refuse(placement: str) -> None:
+    """Although the rule meets it first."""
+    with pytest.raises(ValueError, match="twice wants a matrix"):
+        torch.ops.dtorch_faulty.twice(on(MESH, placement, of=torch.arange(3.0)))
+
+
+@pytest.mark.parametrize("placement", ["R", "S0", "P"])
+def test_without_a_meta_kernel_an_operator_runs_whole(placement: str) -> None:
+    y = torch.ops.dtorch_faulty.no_meta(on(MESH, placement))
+    assert torch.equal(y.to_torch(), X * 4)
+    assert y.placements == [dtorch.Replicate()]

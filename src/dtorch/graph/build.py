@@ -13,6 +13,7 @@ from dtorch.graph.confirm import refuse_implicit
 from dtorch.graph.recipe import OutputPlan, Recipe
 from dtorch.layout import Layout
 from dtorch.op import registry
+from dtorch.op.call import MetaFailed
 from dtorch.op.choice import Choice
 from dtorch.op.factory import class_for
 from dtorch.op.operand import Operand, prototype
@@ -55,10 +56,19 @@ def build(
     operator.check_input()
     schema = operator.schema if isinstance(param, TorchCall) else None
     written = () if schema is None else _slots(operator, schema.written)
-    recipe = _by_rule(operator, written, held)
+    fault = None
+    try:
+        recipe = _by_rule(operator, written, held)
+    except Exception as error:
+        if schema is None or (isinstance(error, DtorchError) and not isinstance(error, ShapeError)):
+            raise
+        # Where meta kernels are too lenient, a rule is the first to meet an illegal call. A real run on whole
+        # tensors raises torch's own error then; where it raises none the rule is at fault, and that surfaces.
+        recipe, fault = None, error
     if recipe is None:
         general = registry.class_by_type("General")(param, operator.inputs)
         recipe = _general(general, written)
+        recipe.fault = fault
     recipe.written = written
     if schema is not None:
         recipe.single = len(schema.returned) < 2 and not _returns_list(schema)
@@ -76,17 +86,11 @@ def _by_rule(
     """The recipe by the operator's own rule; None where only the general path can run it."""
     if operator.type == "General":
         return None
-    pinned = frozenset(written)
     try:
-        choice = operator.place(pinned, held)
-    except Exception as error:
-        if not isinstance(operator.param, TorchCall) or (
-            isinstance(error, DtorchError) and not isinstance(error, ShapeError)
-        ):
-            raise
-        # Meta kernels are missing or stricter than real ones for some operators: a real run on whole tensors
-        # decides, and raises torch's own error where the call is illegal.
-        return None
+        operator.output_metas = tuple(operator.infer_output_meta_info())
+    except MetaFailed:
+        return None  # the call is illegal, or the meta kernel missing or stricter than the real one
+    choice = operator.place(frozenset(written), held)
     recipe = Recipe(operator)
     if choice is None:
         recipe.reduce_first = tuple(i for i in written if operator.inputs[i].layout.partial)  # type: ignore[union-attr]

@@ -149,7 +149,8 @@ def _allow_recording(recipe: Recipe) -> None:
         plan.spec.nbytes for plan in plans if plan.source == "fresh" and plan.spec is not None
     )
     known = all(plan.source in ("fresh", "view", "argument") for plan in plans)
-    recipe.lazy = known and not recipe.write_back and not recipe.operator.draws()
+    seen = bool(plans) or bool(recipe.written)  # what neither gives nor writes is called for its effects
+    recipe.lazy = known and seen and not recipe.write_back and not recipe.operator.draws()
     alone = recipe.single and len(plans) == 1 and plans[0].source != "argument"
     if recipe.lazy and alone and not (recipe.conversions or recipe.written or recipe.moves):
         recipe.simple = plans[0].spec

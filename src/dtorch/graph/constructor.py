@@ -23,9 +23,9 @@ from dtorch.graph.recipe import Recipe, Recipes
 from dtorch.graph.settings import Under, default_dtype, deterministic, imprecise
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
-from dtorch.op.operand import Failed, Operand, Parts, copied
+from dtorch.op.operand import Failed, Operand, Parts, Scalar, copied
 from dtorch.op.operator import Operator
-from dtorch.op.param import OpParam, TorchCall
+from dtorch.op.param import OpParam, key_of
 from dtorch.ops.standard.convert import Convert, ConvertParam
 from dtorch.redistribute_local import LocalWork
 from dtorch.spec import Spec
@@ -249,23 +249,21 @@ class GraphConstructor:
         return failed.again()
 
     def add_operator(self, param: OpParam, operands: Sequence[Operand | None]) -> list[Any]:
-        """Create, infer and run an operator of dtorch's own or of a user; its class is found by `param`.
+        """Add an operator of dtorch's own or of a user; its class is found by `param`.
+
+        Args:
+            param: its parameters; of those that are no plain values (a tensor, a generator, what has no hash)
+                nothing is remembered, and the operator is inferred at each call.
+            operands: its inputs; None for an absent one.
 
         Raises:
             PlacementError: the policy is "error" and an input would need communication.
         """
-        if isinstance(param, TorchCall):
-            present = [o for o in operands if o is not None]
-            key = [param.op, repr(param.args), repr(param.kwargs), *(o.spec for o in present)]
-            results = self.call(key, present, lambda: param)[1]
-            if results is None:
-                return self.add_operator(param, operands)
-            return [results] if isinstance(results, Operand) else results
-        in_backward = _current_backward() != -1
-        around = Surroundings(self.graph.policy, in_backward, torch.get_default_dtype())
-        held = {i: tuple(o.conversions() or ()) for i, o in enumerate(operands) if o is not None}
-        recipe = build(param, [None if o is None else o.spec for o in operands], held, around)
-        return self._run(recipe, operands, in_backward)
+        present: list[Any] = [Scalar(None) if o is None else o for o in operands]
+        results = self.call([key_of(param), *(o.spec for o in present)], present, lambda: param)[1]
+        if results is None:
+            return self.add_operator(param, operands)
+        return [results] if isinstance(results, Operand) else results
 
     @classmethod
     def forget(cls) -> None:
@@ -291,6 +289,8 @@ class GraphConstructor:
             results = self.runner.run(program, inputs)
         except Exception as error:
             raise explain(error, operator, given, note=memory_note(error, inputs)) from error
+        if recipe.fault is not None:
+            raise recipe.fault
         if recipe.written:
             self._written(recipe, given, operands)
         if not recipe.checked:

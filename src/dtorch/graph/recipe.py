@@ -58,11 +58,13 @@ class Recipe:
         nbytes: of the outputs that need memory of their own.
         simple: the spec of the one output, fresh or a view, where there is nothing else to record, else None.
         views: whether the outputs view an input.
+        fault: what the operator's rule raised; raised again where torch itself finds no fault with the call.
     """
 
     __slots__ = (
         "checked",
         "conversions",
+        "fault",
         "kept",
         "lazy",
         "moves",
@@ -96,6 +98,7 @@ class Recipe:
         self.nbytes = 0
         self.simple: Spec | None = None
         self.views = operator.view_of() is not None
+        self.fault: Exception | None = None
 
 
 class Recipes(OrderedDict[Any, Recipe]):
@@ -106,7 +109,12 @@ class Recipes(OrderedDict[Any, Recipe]):
         self._lock = threading.Lock()
 
     def keep(self, key: Any, recipe: Recipe) -> None:
-        """Enter a recipe; the oldest one goes where there are too many."""
+        """Enter a recipe; the oldest one goes where there are too many.
+
+        Not one whose parameters have no key; nor a fault, since exceptions hold frames, and these tensors.
+        """
+        if key[0] is None or recipe.fault is not None:
+            return
         with self._lock:
             self[key] = recipe
             if len(self) > MAX_RECIPES:

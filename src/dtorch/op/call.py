@@ -21,17 +21,32 @@ class OutputMeta(NamedTuple):
     offset: int = 0
 
 
+class MetaFailed(Exception):
+    """torch refused a call on meta tensors: it is illegal, or torch's meta kernel is missing or too strict.
+
+    Attributes:
+        error: what torch raised.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def run_on_meta(func: Any, args: tuple, kwargs: dict, specs: Sequence[Spec | None]) -> Any:
     """Call a torch operator on meta tensors of the given global shapes and strides.
 
     Raises:
-        whatever torch raises for illegal shapes, dtypes or arguments, or where it has no meta kernel.
+        MetaFailed: torch raised something, for illegal shapes, dtypes or arguments, or having no meta kernel.
     """
     tensors = [None if spec is None else _meta(spec) for spec in specs]
     kwargs = dict(kwargs)
     if kwargs.get("device") is not None:
         kwargs["device"] = torch.device("meta")
-    return func(*fill(args, tensors), **fill(kwargs, tensors))
+    try:
+        return func(*fill(args, tensors), **fill(kwargs, tensors))
+    except Exception as error:
+        raise MetaFailed(error) from error
 
 
 def _meta(spec: Spec) -> torch.Tensor:

@@ -76,9 +76,10 @@ class Failed(list):
 
 
 class Scalar:
-    """A number among an operator's inputs that rule, metadata and price ignore, as the operator declares.
+    """A plain value among an operator's inputs, that rule, metadata and price do not depend on.
 
-    It stands beside operands, with the same value on every device.
+    A number of which the operator declares so, a random generator, or None for an absent input. It stands
+    beside operands, with the same value on every device.
     """
 
     __slots__ = ("__weakref__", "parts")
@@ -87,7 +88,7 @@ class Scalar:
     shared = None
     converted = None
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, value: Any) -> None:
         self.parts = Everywhere(value)
 
 

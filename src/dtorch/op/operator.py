@@ -21,7 +21,7 @@ from dtorch import redistribute
 from dtorch.errors import MeshMismatchError, PlacementError
 from dtorch.layout import Layout
 from dtorch.op import registry
-from dtorch.op.call import OutputMeta, flatten, metas, run_on_meta
+from dtorch.op.call import MetaFailed, OutputMeta, flatten, metas, run_on_meta
 from dtorch.op.called import Called
 from dtorch.op.choice import Choice, choose, scattered
 from dtorch.op.cost import OperatorCost
@@ -88,7 +88,10 @@ class Operator(Called):
     def infer_output(self) -> None:
         """Output shapes, strides, dtypes and placements, into `self.outputs`."""
         self.check_input()
-        self.output_metas = tuple(self.infer_output_meta_info())
+        try:
+            self.output_metas = tuple(self.infer_output_meta_info())
+        except MetaFailed as failed:
+            raise failed.error from None
         count = self.infer_output_size()
         if count is not None and len(self.output_metas) != count:
             raise PlacementError(f"{self.type} gives {len(self.output_metas)} outputs, its rule says {count}")

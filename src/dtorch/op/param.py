@@ -17,7 +17,8 @@ _OVERLOADS: dict[str, Any] = {}
 class Slot(msgspec.Struct, frozen=True, tag="slot"):
     """The place of input number `index` among an operator's arguments.
 
-    An input may be a number that each call gives anew (a learning rate); `sample` then is one of its values.
+    An input may be a value that each call gives anew: a number (a learning rate), of which `sample` is one
+    value, or a random generator.
     """
 
     index: int
@@ -39,6 +40,41 @@ class TorchCall(OpParam, frozen=True):
     def func(self) -> Any:
         """The torch overload that `op` names."""
         return overload(self.op)
+
+
+def key_of(value: Any) -> Any:
+    """Something hashable that equals another value's key only where the values agree in type and bits.
+
+    1, 1.0 and True are equal in Python, and so are 0.0 and -0.0; operators tell them apart. None for what is
+    no plain value, or holds such: a tensor, a generator, what has no hash.
+    """
+    try:
+        return _key_of(value)
+    except TypeError:
+        return None
+
+
+def _key_of(value: Any) -> Any:
+    """`key_of`.
+
+    Raises:
+        TypeError: the value is no plain one.
+    """
+    kind = type(value)
+    if kind is float:
+        return value.hex()
+    if kind is complex:
+        return kind, value.real.hex(), value.imag.hex()
+    if kind is list or kind is tuple:
+        return kind, tuple([_key_of(item) for item in value])
+    if kind is dict:
+        return kind, tuple([(_key_of(name), _key_of(item)) for name, item in value.items()])
+    if isinstance(value, msgspec.Struct):
+        return kind, tuple([_key_of(getattr(value, name)) for name in kind.__struct_fields__])
+    if isinstance(value, (torch.Tensor, torch.Generator)):
+        raise TypeError(f"{kind.__name__} is no plain value")
+    hash(value)
+    return kind, value
 
 
 def overload(name: str) -> Any:

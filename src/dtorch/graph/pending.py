@@ -54,7 +54,8 @@ class Pending:
     def take(self) -> tuple[list[Node], list[list[bool]]]:
         """The nodes that must run, emptied out of here, and which of their outputs are wanted."""
         self._drop_conversions()
-        uses: dict[int, int] = {}
+        references: dict[int, int] = {}  # of each operand, from nodes' inputs
+        needed: set[int] = set()  # operands that a node which must run reads
         seen: set[int] = set()  # buffers with a member that somebody wants
         kept: list[Node] = []
         wanted: list[list[bool]] = []
@@ -62,7 +63,7 @@ class Pending:
             recipe, inputs, outputs, _ = node
             flags, alive = [], bool(recipe.written)
             for output in outputs:
-                inside = uses.get(id(output), 0)
+                inside = references.get(id(output), 0)
                 flag = getrefcount(output) - _REFERENCES_OF_A_NODE - inside > 0
                 if output.shared is not None:
                     # Views share its storages, and may have to change together with them.
@@ -70,10 +71,11 @@ class Pending:
                     if flag:
                         seen.add(id(output.shared))
                 flags.append(flag)
-                alive = alive or inside > 0 or flag
+                alive = alive or id(output) in needed or flag
+            for name in map(id, inputs):  # a loop over the operands would leave a reference to the last one
+                references[name] = references.get(name, 0) + 1
             if alive:
-                for name in map(id, inputs):  # a loop over the operands would leave a reference to the last one
-                    uses[name] = uses.get(name, 0) + 1
+                needed.update(map(id, inputs))
                 kept.append(node)
                 wanted.append(flags)
         kept.reverse()

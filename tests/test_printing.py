@@ -6,13 +6,9 @@ import torch
 import dtorch
 from dtorch import Shard
 from dtorch.graph.graph import Graph
+from tests.places import TWO, spread
 
-TWO = dtorch.init_device_mesh("cpu", 2)
 GRID = dtorch.init_device_mesh("cpu", (2, 3), mesh_dim_names=("dp", "tp"))
-
-
-def spread(placements, mesh, full, **options):
-    return dtorch.Tensor(full, device_mesh=mesh, placements=list(placements), **options)
 
 
 def values(text):

@@ -12,15 +12,9 @@ import torch
 
 import dtorch
 from dtorch import DeviceMesh, Partial, Replicate, Shard
+from tests.places import FULL, GRID, TWO, spread
 
-TWO = dtorch.init_device_mesh("cpu", 2)
-GRID = dtorch.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-FULL = torch.arange(15.0).view(5, 3)
 ROOT = Path(__file__).parent.parent
-
-
-def spread(placements=("S0",), mesh=TWO, full=FULL, **options):
-    return dtorch.Tensor(full, device_mesh=mesh, placements=list(placements), **options)
 
 
 def through_save(x):

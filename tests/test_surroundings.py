@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dtorch
 from dtorch import Partial, Replicate, Shard
+from dtorch.creation import default_dtype
 from dtorch.testing import assert_tensor_allclose as close
 from dtorch.testing import assert_tensor_equal as equal
 from tests.places import PLACES, S0_2, S1_2, SPREAD, Place, randn, same_gradients
@@ -74,16 +75,6 @@ def test_reading_and_moving_ignore_autocast() -> None:
 # -- defaults -----------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 @PLACES
 def test_another_default_dtype_is_obeyed_in_any_order(place: Place) -> None:
     """Also by calls whose recipe was made under the first default."""
@@ -97,7 +88,7 @@ def test_another_default_dtype_is_obeyed_in_any_order(place: Place) -> None:
         lambda x: torch.where(x > 2, x, 0.5),
     ]
     for dtype in (torch.float32, torch.float64, torch.float32, torch.bfloat16):
-        with _default_dtype(dtype):
+        with default_dtype(dtype):
             for call in calls:
                 found, wanted = call(place.put(numbers)), call(numbers)
                 assert found.dtype == wanted.dtype

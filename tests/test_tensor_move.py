@@ -5,17 +5,11 @@ import torch
 
 import dtorch
 from dtorch import DeviceMesh, Partial, Replicate, Shard
+from tests.places import FULL, GRID, TWO, spread
 
-TWO = dtorch.init_device_mesh("cpu", 2)
 OTHERS = DeviceMesh("cpu", [4, 5])
-GRID = dtorch.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-FULL = torch.arange(15.0).view(5, 3)
 PLACEMENTS = [[Replicate()], [Shard(0)], [Shard(1)], [Partial()]]
 placed = pytest.mark.parametrize("placements", PLACEMENTS, ids=str)
-
-
-def spread(placements=("S0",), mesh=TWO, full=FULL, **options):
-    return dtorch.Tensor(full, device_mesh=mesh, placements=list(placements), **options)
 
 
 # -- moving

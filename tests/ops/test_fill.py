@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import dtorch
 from dtorch.graph.graph import Graph
-from tests.dist import assert_like_torch, communications, over, place, plain, spread
+from tests.dist import assert_like_torch, communications, over, place, plain, sampled_ways
 
 DRAW = torch.Generator().manual_seed(0)
 A = torch.randn(6, 5, requires_grad=True, generator=DRAW)
@@ -84,7 +84,7 @@ RANDOM = {
 
 
 @pytest.mark.parametrize("name", RANDOM)
-@pytest.mark.parametrize(("mesh", "places"), [*spread([X], 6), *spread([X], 1, [(1,)])])
+@pytest.mark.parametrize(("mesh", "places"), [*sampled_ways([X], 6), *sampled_ways([X], 1, [(1,)])])
 def test_random_values_are_those_of_one_device(name, mesh, places):
     fn, (where,) = RANDOM[name], places
     torch.manual_seed(3)

@@ -28,43 +28,23 @@ from dtorch.layout import Layout
 from dtorch.op.dims import Names, Rule
 from dtorch.op.group import Group
 from dtorch.ops.standard.max_min import neutral
-from dtorch.ops.standard.statistics import (
-    Statistics,
-    count,
-    dim_names,
-    global_positions,
-    kept_names,
-    named_dims,
-    reduced_shape,
-)
+from dtorch.ops.standard.reduction import Reduction
+from dtorch.ops.standard.statistics import count, global_positions
 
 _NOWHERE = torch.iinfo(torch.int64).max
 
 
-class ArgMax(Statistics):
+class ArgMax(Reduction):
     """Extremes with their places."""
 
     type = "MaxMin"
     torch_ops = ("aten.max.dim", "aten.min.dim", "aten.argmax", "aten.argmin")
 
-    @property
-    def reduced(self) -> tuple[int, ...]:
-        """The dims that are searched."""
-        return named_dims(self, len(self.shapes[0] or ()))
-
-    @property
-    def keepdim(self) -> bool:
-        """Whether the dims stay with size 1."""
-        return bool(self.arguments.get("keepdim"))
-
     def rule(self) -> Rule | None:
-        """All dims may be cut; over the searched ones statistics are combined."""
+        """As every reduction's."""
         if not count(self.shapes[0] or (), self.reduced):
             return None  # of no elements there is no first; torch says so
-        names = dim_names(len(self.shapes[0] or ()))
-        kept = kept_names(names, self.reduced, self.keepdim)
-        stats = frozenset(names[d] for d in self.reduced)
-        return Rule((names,), (kept,) * (1 if "arg" in self.name else 2), stats=stats)
+        return self.reduction_rule(1 if "arg" in self.name else 2)
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """The values, and the indices."""
@@ -89,7 +69,7 @@ class ArgMax(Statistics):
 
     def _first(self, x: torch.Tensor, coord: tuple[int, ...], kind: str) -> tuple[torch.Tensor, torch.Tensor]:
         if not all(x.shape[d] for d in self.reduced):
-            shape = reduced_shape(x.shape, self.reduced, self.keepdim)
+            shape = self.output_shape(x.shape)
             return x.new_full(shape, neutral(x.dtype, kind)), x.new_full(shape, _NOWHERE, dtype=torch.int64)
         layout = self.layouts[0]
         assert layout is not None

@@ -23,27 +23,21 @@ import torch
 
 from dtorch.op.dims import Names, Rule
 from dtorch.op.group import Group
-from dtorch.ops.standard.statistics import Statistics, dim_names, kept_names, named_dims, reduced_shape, wide
+from dtorch.ops.standard.reduction import Reduction
+from dtorch.ops.standard.statistics import reduced_shape, wide
 
 
-class LogSumExp(Statistics):
+class LogSumExp(Reduction):
     """logsumexp."""
 
     type = "MaxMin"
     torch_ops = ("aten.logsumexp",)
 
-    @property
-    def reduced(self) -> tuple[int, ...]:
-        """The dims that are summed."""
-        return named_dims(self, len(self.shapes[0] or ()))
-
     def rule(self) -> Rule | None:
-        """All dims may be cut; over the summed ones statistics are combined."""
+        """As every reduction's; None for complex numbers, which have no maximum."""
         if self.inputs[0].spec.dtype.is_complex:  # type: ignore[union-attr]
             return None
-        names = dim_names(len(self.shapes[0] or ()))
-        kept = kept_names(names, self.reduced, bool(self.arguments.get("keepdim")))
-        return Rule((names,), (kept,), stats=frozenset(names[d] for d in self.reduced))
+        return self.reduction_rule()
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """Maximum and sum."""
@@ -58,10 +52,8 @@ class LogSumExp(Statistics):
         tops = group.all_reduce([local_max(x, self.reduced) for x in xs], axes, "max")
         tops = [torch.where(top.isinf(), 0, top) for top in tops]
         sums = [(x - top).exp().sum(self.reduced, True) for x, top in zip(xs, tops, strict=True)]
-        keepdim = bool(self.arguments.get("keepdim"))
         for out, x, top, total in zip(outputs, xs, tops, group.all_reduce(sums, axes), strict=True):
-            shape = reduced_shape(x.shape, self.reduced, keepdim)
-            out[:] = [(total.log() + top).reshape(shape).to(dtype)]
+            out[:] = [(total.log() + top).reshape(self.output_shape(x.shape)).to(dtype)]
 
 
 def local_max(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:

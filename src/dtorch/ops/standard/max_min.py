@@ -24,7 +24,8 @@ import torch
 from dtorch.op.call import flatten
 from dtorch.op.dims import Names, Rule
 from dtorch.op.group import Group
-from dtorch.ops.standard.statistics import Statistics, count, dim_names, kept_names, named_dims, reduced_shape
+from dtorch.ops.standard.reduction import Reduction
+from dtorch.ops.standard.statistics import count
 
 _KINDS = {
     "aten.max": ("max",), "aten.amax": ("max",), "aten.any": ("max",),
@@ -33,7 +34,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-class MaxMin(Statistics):
+class MaxMin(Reduction):
     """Extremes, logic and products."""
 
     torch_ops = (
@@ -41,21 +42,13 @@ class MaxMin(Statistics):
         "aten.all", "aten.prod",
     )  # fmt: skip
 
-    @property
-    def reduced(self) -> tuple[int, ...]:
-        """The dims that are reduced."""
-        return named_dims(self, len(self.shapes[0] or ()))
-
     def rule(self) -> Rule | None:
-        """All dims may be cut; over the reduced ones statistics are combined."""
+        """As every reduction's, where torch reduces at all."""
         if self.arguments.get("dim") == [] and self.name in ("aten.any", "aten.all"):
             return None  # no dims is no reduction for these two, all dims for the others
         if not count(self.shapes[0] or (), self.reduced):
             return None  # of no elements there is no largest; torch says so
-        names = dim_names(len(self.shapes[0] or ()))
-        kept = kept_names(names, self.reduced, bool(self.arguments.get("keepdim")))
-        stats = frozenset(names[d] for d in self.reduced)
-        return Rule((names,), (kept,) * len(_KINDS[self.name]), stats=stats)
+        return self.reduction_rule(len(_KINDS[self.name]))
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """Each output."""
@@ -75,7 +68,7 @@ class MaxMin(Statistics):
     def _reduce(self, x: torch.Tensor, call: Any) -> list[torch.Tensor]:
         if all(x.shape[d] for d in self.reduced) or self.name in ("aten.any", "aten.all", "aten.prod"):
             return flatten(call([x]))
-        shape = reduced_shape(x.shape, self.reduced, bool(self.arguments.get("keepdim")))
+        shape = self.output_shape(x.shape)
         return [x.new_full(shape, neutral(x.dtype, kind)) for kind in _KINDS[self.name]]
 
 

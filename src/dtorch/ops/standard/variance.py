@@ -24,18 +24,11 @@ from typing import Any
 from dtorch.op.dims import Names, Rule
 from dtorch.op.group import Group
 from dtorch.op.operator import Local
-from dtorch.ops.standard.statistics import (
-    Statistics,
-    count,
-    dim_names,
-    kept_names,
-    named_dims,
-    reduced_shape,
-    wide,
-)
+from dtorch.ops.standard.reduction import Reduction
+from dtorch.ops.standard.statistics import count, wide
 
 
-class Variance(Statistics):
+class Variance(Reduction):
     """Second moments around the mean."""
 
     type = "Reduce"
@@ -43,19 +36,11 @@ class Variance(Statistics):
         "aten.var.correction", "aten.std.correction", "aten.var_mean.correction", "aten.std_mean.correction",
     )  # fmt: skip
 
-    @property
-    def reduced(self) -> tuple[int, ...]:
-        """The dims that are reduced."""
-        return named_dims(self, len(self.shapes[0] or ()))
-
     def rule(self) -> Rule | None:
-        """All dims may be cut; over the reduced ones statistics are combined."""
+        """As every reduction's; None for complex numbers, whose variance is real."""
         if self.inputs[0].spec.dtype.is_complex:  # type: ignore[union-attr]
             return None
-        names = dim_names(len(self.shapes[0] or ()))
-        kept = kept_names(names, self.reduced, bool(self.arguments.get("keepdim")))
-        stats = frozenset(names[d] for d in self.reduced)
-        return Rule((names,), (kept,) * (2 if "mean" in self.name else 1), stats=stats)
+        return self.reduction_rule(2 if "mean" in self.name else 1)
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """Mean and squares."""
@@ -66,7 +51,7 @@ class Variance(Statistics):
         if inputs[0].numel() or 0 in (self.shapes[0] or ()):
             super().compute(inputs, outputs, local)
             return
-        shape = reduced_shape(inputs[0].shape, self.reduced, bool(self.arguments.get("keepdim")))
+        shape = self.output_shape(inputs[0].shape)
         outputs[:] = [inputs[0].new_empty(shape, dtype=self.dtype) for _ in self.metas]
 
     def combine(
@@ -80,9 +65,8 @@ class Variance(Statistics):
         divisor = max(0, number - (1 if correction is None else correction))
         means = group.all_reduce([x.sum(self.reduced, True) / number for x in xs], axes)
         sums = [(x - mean).square().sum(self.reduced, True) for x, mean in zip(xs, means, strict=True)]
-        keepdim = bool(self.arguments.get("keepdim"))
         for out, x, mean, total in zip(outputs, xs, means, group.all_reduce(sums, axes), strict=True):
             value = total / divisor
             found = [value.sqrt() if "std" in self.name else value, mean][: len(self.output_metas)]
-            shape = reduced_shape(x.shape, self.reduced, keepdim)
+            shape = self.output_shape(x.shape)
             out[:] = [f.reshape(shape).to(dtype) for f in found]

@@ -25,25 +25,19 @@ import torch
 
 from dtorch.op.dims import Names, Rule
 from dtorch.op.group import Group
-from dtorch.ops.standard.statistics import Statistics, dim_names, kept_names, named_dims, reduced_shape, wide
+from dtorch.ops.standard.reduction import Reduction
+from dtorch.ops.standard.statistics import wide
 
 
-class VectorNorm(Statistics):
+class VectorNorm(Reduction):
     """Norms of vectors."""
 
     type = "Reduce"
     torch_ops = ("aten.linalg_vector_norm",)
 
-    @property
-    def reduced(self) -> tuple[int, ...]:
-        """The dims that the norm is taken over."""
-        return named_dims(self, len(self.shapes[0] or ()))
-
     def rule(self) -> Rule:
-        """All dims may be cut; over the reduced ones statistics are combined."""
-        names = dim_names(len(self.shapes[0] or ()))
-        kept = kept_names(names, self.reduced, bool(self.arguments.get("keepdim")))
-        return Rule((names,), (kept,), stats=frozenset(names[d] for d in self.reduced))
+        """As every reduction's."""
+        return self.reduction_rule()
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """The shards' norms."""
@@ -65,9 +59,8 @@ class VectorNorm(Statistics):
             out[:] = [norm.to(self.dtype)]
 
     def _norm(self, x: torch.Tensor, order: float) -> torch.Tensor:
-        keepdim, dtype = bool(self.arguments["keepdim"]), self.arguments.get("dtype") or x.dtype
+        dtype = self.arguments.get("dtype") or x.dtype
         if all(x.shape[d] for d in self.reduced):
-            return torch.linalg.vector_norm(x, order, self.reduced, keepdim, dtype=wide(dtype))
-        shape = reduced_shape(x.shape, self.reduced, keepdim)
+            return torch.linalg.vector_norm(x, order, self.reduced, self.keepdim, dtype=wide(dtype))
         filler = float("inf") if order < 0 else 0.0
-        return torch.full(shape, filler, dtype=wide(self.dtype), device=x.device)
+        return torch.full(self.output_shape(x.shape), filler, dtype=wide(self.dtype), device=x.device)

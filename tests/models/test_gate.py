@@ -22,6 +22,8 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.models
 
 LAYERS, LENGTH = 4, 16
+RESIDUAL_ADD = NORM_BACKWARD = "BroadcastBinary"  # the add after o and down; the mul in the norm's backward
+LEAF = ""  # no operator: a gradient arrives at its leaf
 N_PARAMETERS = 9 * LAYERS + 3
 PLAN = {
     "*.[qkv]_proj.weight": {"tp": Shard(0)},
@@ -72,8 +74,10 @@ def train_step(reference, shape, names, batch, ids_placements, labels_placements
 
 
 def sent(graph):
-    """How often each (kind, axes) was sent, statistics left out."""
-    return Counter((c.kind, c.axes) for c in graph.communications() if c.kind != "statistics")
+    """How often each (kind, axes, operator that needed it) was sent; statistics, and values read, left out."""
+    return Counter(
+        (c.kind, c.axes, c.cause) for c in graph.communications() if c.kind not in ("statistics", "get")
+    )
 
 
 def statistics(graph):
@@ -88,22 +92,28 @@ def statistics(graph):
 def test_data_and_tensor_parallel(reference, shape, batch):
     rows = [Shard(0), Replicate()]
     forward, backward = train_step(reference, shape, ("dp", "tp"), batch, rows, rows)
-    assert forward == {("all_reduce", "tp"): 2 * LAYERS}
-    assert backward == {("all_reduce", "tp"): 2 * LAYERS + 1, ("all_reduce", "dp"): N_PARAMETERS}
+    assert forward == {("all_reduce", "tp", RESIDUAL_ADD): 2 * LAYERS}
+    assert backward == {
+        ("all_reduce", "tp", NORM_BACKWARD): 2 * LAYERS + 1,
+        ("all_reduce", "dp", LEAF): N_PARAMETERS,
+    }
 
 
 def test_data_parallel_uneven(reference):
     forward, backward = train_step(reference, (4,), ("dp",), 7, [Shard(0)], [Shard(0)])
     assert forward == {}
-    assert backward == {("all_reduce", "dp"): N_PARAMETERS}
+    assert backward == {("all_reduce", "dp", LEAF): N_PARAMETERS}
 
 
 def test_sequence_parallel(reference):
     forward, backward = train_step(
         reference, (2, 2), ("dp", "sp"), 10, [Shard(0), Shard(1)], [Shard(0), Replicate()]
     )
-    assert forward == {("all_gather", "sp"): 2 * LAYERS}
-    assert backward == {("reduce_scatter", "sp"): 2 * LAYERS, ("all_reduce", "dp+sp"): N_PARAMETERS}
+    assert forward == {("all_gather", "sp", "Sdpa"): 2 * LAYERS}
+    assert backward == {
+        ("reduce_scatter", "sp", "SdpaBackward"): 2 * LAYERS,
+        ("all_reduce", "dp+sp", LEAF): N_PARAMETERS,
+    }
 
 
 def test_statistics_are_those_of_the_loss(reference):

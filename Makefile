@@ -1,5 +1,5 @@
 # One command each, here and in CI. Every target makes .venv on first need; that takes python3 (3.11 or newer),
-# pip and make, nothing else. ARGS passes options on: make test ARGS="tests/test_layout.py -x".
+# pip and make, nothing else. ARGS passes options on: make test ARGS="tests/layout/test_layout.py -x".
 # make test PY=/path/to/python runs in an environment you prepared yourself, and makes no .venv.
 
 PYTHON ?= python3

@@ -18,7 +18,7 @@ from dtorch.errors import MeshError, UnsupportedError
 from dtorch.graph.graph import Graph
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
-from dtorch.redistribute_copy import dim_order
+from dtorch.redistribute import dim_order
 from dtorch.tensor import Tensor, distribute, leaf
 from dtorch.tensor_layout import Placements, compact_stride, layout_of
 from dtorch.tensor_move import layout_of_parts

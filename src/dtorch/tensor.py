@@ -18,7 +18,7 @@ from dtorch.graph.graph import Graph
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import Operand
-from dtorch.redistribute_copy import dim_order
+from dtorch.redistribute import dim_order
 from dtorch.spec import Spec
 from dtorch.tensor_layout import PlacementList, Placements, compact_stride, is_placements, layout_of
 

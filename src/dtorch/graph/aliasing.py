@@ -13,7 +13,7 @@ from dtorch.op.call import flatten
 from dtorch.op.operand import Buffer, Operand, Parts
 from dtorch.op.operator import Operator
 from dtorch.op.param import fill
-from dtorch.redistribute_local import LocalWork
+from dtorch.redistribute.local_work import LocalWork
 from dtorch.spec import Spec
 
 if TYPE_CHECKING:

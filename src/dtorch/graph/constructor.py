@@ -27,7 +27,7 @@ from dtorch.op.operand import Failed, Operand, Parts, Scalar, copied
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam, key_of
 from dtorch.ops.standard.convert import Convert, ConvertParam
-from dtorch.redistribute_local import LocalWork
+from dtorch.redistribute.local_work import LocalWork
 from dtorch.spec import Spec
 
 if TYPE_CHECKING:

@@ -83,7 +83,9 @@ def compile_call(func: Any, args: tuple, kwargs: dict) -> Callable[[Sequence[Any
         constants.append(value)
         return f"c[{len(constants) - 1}]"
 
-    return _factory(arguments_text(args, kwargs, lambda index: f"i[{index}]", constant))(bare(func), constants)
+    return _factory(arguments_text(args, kwargs, lambda index: f"i[{index}]", constant))(
+        bare(func), constants
+    )
 
 
 def bare(func: Any) -> Any:

@@ -4,7 +4,7 @@
 
 Shapes      x [...] -> y [...]
 FLOPs       none; bytes are those of `redistribute.plan`
-Placements  any to any, see `redistribute.py`
+Placements  any to any, see `redistribute/`
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Shapes      by each view's own rule
 FLOPs       none, traffic none
-Placements  the layout's own transformation (`layout.py`); an axis in the way becomes Replicate
+Placements  the layout's own transformation (`layout/views.py`); an axis in the way becomes Replicate
 
 A view that its layout cannot follow locally becomes a copy that stays tied to its base; see `op/operand.py`.
 """

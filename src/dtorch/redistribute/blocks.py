@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dtorch.layout_factors import Factors, factor_range, index_runs
+from dtorch.layout.factors import Factors, factor_range, index_runs
 
 Box = tuple[tuple[int, int, int], ...]
 Segment = tuple[int, int, tuple[int, ...]]

@@ -12,7 +12,7 @@ import pytest
 
 from dtorch.errors import PlacementError
 from dtorch.layout import Layout, chunk_range, coordinates, representative_positions
-from tests.layout_oracle import all_dims, chunk_of, coords_of, held, oracle_indices, partition
+from tests.layout.oracle import all_dims, chunk_of, coords_of, held, oracle_indices, partition
 
 MESHES = [(2,), (3,), (4,), (7,), (2, 2), (3, 2), (2, 3), (4, 3), (2, 1), (2, 2, 2), (3, 2, 2), (2, 2, 3)]
 

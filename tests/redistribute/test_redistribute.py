@@ -11,7 +11,7 @@ from dtorch.errors import MeshMismatchError, ShapeError
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh, init_device_mesh
 from dtorch.redistribute import assemble, cost, execute, memory_order, plan, split
-from tests.redistribute_oracle import (
+from tests.redistribute.oracle import (
     Cut,
     assert_holds,
     bounds,

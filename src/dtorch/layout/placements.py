@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from dtorch.errors import PlacementError, UnsupportedError
-from dtorch.layout_factors import Dims, Factors, add_axis, factors_axes, factors_size, normal_dim
+from dtorch.layout.factors import Dims, Factors, add_axis, factors_axes, factors_size, normal_dim
 from dtorch.placement import Partial, Placement, Replicate, Shard, as_placement
 
 

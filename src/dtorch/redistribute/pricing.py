@@ -24,8 +24,8 @@ from operator import add, sub
 from typing import NamedTuple
 
 from dtorch.layout import Layout
-from dtorch.layout_factors import Factors, add_axis, chunk_range, factors_axes, normal_dim
-from dtorch.redistribute_count import (
+from dtorch.layout.factors import Factors, add_axis, chunk_range, factors_axes, normal_dim
+from dtorch.redistribute.counting import (
     Change,
     Counts,
     Dims,
@@ -41,7 +41,7 @@ class Move(NamedTuple):
     """One step.
 
     Attributes:
-        kind: as `Step.kind` in redistribute.py.
+        kind: as `Step.kind` in `__init__.py`.
         axes: mesh axes whose role changes.
         received: elements that each device receives, by position.
         on_src: whether positions are those of the source mesh.

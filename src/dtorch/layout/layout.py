@@ -1,7 +1,7 @@
 """The exact form of how a tensor is spread over a mesh.
 
 A `Layout` is the mesh shape, the axes on which the value is a pending sum (Partial), and for every tensor
-dim the factors by which it is cut (layout_factors.py). Placements are what a user reads and writes; a
+dim the factors by which it is cut (factors.py). Placements are what a user reads and writes; a
 layout also knows in which order and at which boundaries, which is what `view`, `reshape` and fused weights
 need.
 
@@ -23,13 +23,10 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from dtorch.errors import PlacementError, ShapeError
-from dtorch.layout_factors import (
+from dtorch.layout.factors import (
     Dims,
-    Factor,
     Factors,
     add_axis,
-    chunk_range,
-    coordinates,
     factor_range,
     factors_axes,
     factors_size,
@@ -37,22 +34,11 @@ from dtorch.layout_factors import (
     normal_dim,
     representative_positions,
 )
-from dtorch.layout_placements import FactorShard, describe_factors, dims_from_placements, placements_of
-from dtorch.layout_view import expanded, kept_ends, local_slice, permuted, slice_factors, squeezed, view_dims
+from dtorch.layout.placements import describe_factors, dims_from_placements, placements_of
+from dtorch.layout.views import expanded, kept_ends, local_slice, permuted, slice_factors, squeezed, view_dims
 from dtorch.placement import Placement
 
 FactorsLike = Iterable[tuple[int, Sequence[int]]]
-
-__all__ = [
-    "Factor",
-    "FactorShard",
-    "Factors",
-    "Layout",
-    "chunk_range",
-    "coordinates",
-    "factor_range",
-    "representative_positions",
-]
 
 _INTERNED: WeakValueDictionary[tuple[Any, ...], Layout] = WeakValueDictionary()
 # Reentrant: a finalizer that runs inside may make one too.

@@ -7,7 +7,7 @@ import pytest
 
 from dtorch.mesh import DeviceMesh
 from dtorch.redistribute import cost, plan
-from tests.redistribute_oracle import plain, random_factors, random_plain
+from tests.redistribute.oracle import plain, random_factors, random_plain
 from tests.support import sample
 
 SEEDS = range(20_000)

@@ -18,8 +18,8 @@ from operator import mul
 from typing import NamedTuple
 
 from dtorch.layout import Layout, coordinates
-from dtorch.layout_factors import Factors, factors_axes
-from dtorch.redistribute_blocks import Box, align, box_of, box_size, shared_size
+from dtorch.layout.factors import Factors, factors_axes
+from dtorch.redistribute.blocks import Box, align, box_of, box_size, shared_size
 
 Dims = tuple[Factors, ...]
 Counts = tuple[int, ...]

@@ -8,7 +8,7 @@ import pytest
 from dtorch.errors import PlacementError, UnsupportedError
 from dtorch.layout import FactorShard, Layout
 from dtorch.placement import Partial, Replicate, Shard
-from tests.layout_oracle import all_dims, chunk_of, coords_of, oracle_indices
+from tests.layout.oracle import all_dims, chunk_of, coords_of, oracle_indices
 
 MESHES = [(2,), (3,), (2, 2), (3, 2), (2, 3), (2, 2, 2)]
 

@@ -4,6 +4,9 @@
 device receives; `cost` is its total alone. `execute` moves the parts of this process. A tensor's parts are a
 list of plain tensors, one per device in mesh order; replicas may be one object where the devices share
 storage.
+
+`counting.py` says what devices hold and need, `pricing.py` what is sent, `copying.py` moves it; `blocks.py`
+is the arithmetic of two layouts of one dim.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ import torch
 
 from dtorch.errors import MeshMismatchError, ShapeError
 from dtorch.layout import Layout
-from dtorch.redistribute_copy import dim_order, make, memory_order, result_at
-from dtorch.redistribute_count import Geometry, one_mesh
-from dtorch.redistribute_local import LocalWork
-from dtorch.redistribute_price import cheapest
+from dtorch.redistribute.copying import dim_order, make, memory_order, result_at
+from dtorch.redistribute.counting import Geometry, one_mesh
+from dtorch.redistribute.local_work import LocalWork
+from dtorch.redistribute.pricing import cheapest
 
 if TYPE_CHECKING:
     from dtorch.mesh import DeviceMesh

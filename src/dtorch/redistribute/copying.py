@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from dtorch.layout import Layout, coordinates
-from dtorch.redistribute_blocks import (
+from dtorch.redistribute.blocks import (
     Box,
     align,
     box_of,
@@ -29,7 +29,7 @@ from dtorch.redistribute_blocks import (
     shared_runs,
     shared_size,
 )
-from dtorch.redistribute_count import Change, Geometry, change_of, first_on, neighbours
+from dtorch.redistribute.counting import Change, Geometry, change_of, first_on, neighbours
 
 # A box is copied in at most so many pieces; beyond, index tensors are cheaper.
 _MANY_COPIES = 64

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import prod
 
 from dtorch.errors import ShapeError
-from dtorch.layout_factors import Dims, Factor, Factors, factors_axes, factors_size
+from dtorch.layout.factors import Dims, Factor, Factors, factors_axes, factors_size
 
 
 def kept_ends(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int, int]:

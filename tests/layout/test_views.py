@@ -13,7 +13,7 @@ import torch
 
 from dtorch.errors import ShapeError
 from dtorch.layout import Layout
-from tests.layout_oracle import all_dims, coords_of, cut
+from tests.layout.oracle import all_dims, coords_of, cut
 from tests.support import cases
 
 

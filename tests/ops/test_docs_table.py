@@ -59,7 +59,7 @@ KEPT_OR_NOT = {"d is kept": {"d": "a"}, "d is reduced": {"d": "b"}, "d is summed
 def made() -> list[Table]:
     r = Values().constant
     ids = Values().ints(7, 4, 3)
-    call = Call.of
+    call, conv = Call.of, aten.convolution.default
     return [
         Table("matmul.py", call(aten.mm.default, r(4, 5), r(5, 7)), "x[m k], w[k n] -> y[m n]"),
         Table(
@@ -137,6 +137,97 @@ def made() -> list[Table]:
             {"d": "a b"},
             ("where y has size 1",),
         ),
+        Table(
+            "conv.py",
+            call(conv, r(4, 3, 7, 5), r(2, 3, 3, 2), r(2), [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+            "x[n i h v], w[o i k l], b[o] -> y[n o p q]",
+            {},
+            ("groups",),
+        ),
+        Table(
+            "conv.py",
+            call(
+                aten.convolution_backward.default,
+                *(r(4, 2, 5, 4), r(4, 3, 7, 5), r(2, 3, 3, 2), [2]),
+                *([1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True]),
+            ),
+            "dy[n o p q], x[n i h v], w[o i k l] -> dx[n i h v], dw[o i k l], db[o]",
+            {},
+            ("groups",),
+        ),
+        Table(
+            "pooling.py",
+            call(aten.avg_pool2d.default, r(4, 3, 5, 6), [2, 2]),
+            "x[n c h v] -> y[n c p q]",
+            {"d": "n c"},
+        ),
+        Table(
+            "pooling.py",
+            call(aten._adaptive_avg_pool2d_backward.default, r(4, 3, 1, 2), r(4, 3, 5, 6)),
+            "dy[n c p q], x[n c h v] -> dx[n c h v]",
+            {"d": "n c"},
+        ),
+        Table(
+            "interpolate.py",
+            call(aten.upsample_nearest1d.default, r(4, 3, 5), [7]),
+            "x[n c s] -> y[n c t]",
+            {"d": "n c"},
+        ),
+        Table(
+            "interpolate.py",
+            call(aten.upsample_nearest1d_backward.default, r(4, 3, 7), [7], [4, 3, 5]),
+            "dy[n c t] -> dx[n c s]",
+            {"d": "n c"},
+        ),
+        Table(
+            "interpolate.py",
+            call(aten.grid_sampler_2d.default, r(4, 3, 5, 6), r(4, 7, 8, 2), 0, 0, False),
+            "input[n c h v], grid[n t u k] -> output[n c t u]",
+            {"t": "t u"},
+        ),
+        Table(
+            "interpolate.py",
+            call(
+                aten.grid_sampler_2d_backward.default,
+                *(r(4, 3, 7, 8), r(4, 3, 5, 6), r(4, 7, 8, 2), 0, 0, False, [True, True]),
+            ),
+            "dout[n c t u], input[n c h v], grid[n t u k] -> dinput[n c h v], dgrid[n t u k]",
+            {"t": "t u"},
+        ),
+        Table("outer.py", call(aten.outer.default, r(4), r(5)), "x[m], z[n] -> y[m n]"),
+        Table(
+            "einsum.py",
+            call(aten._trilinear.default, r(4, 5), r(7, 5, 3), r(4, 3), [1, 3], [0], [1, 2], [2, 3]),
+            "x[b i], w[o i j], z[b j] -> y[b o]",
+        ),
+        Table("scan.py", call(aten.cumsum.default, r(4, 5), 1), "x[a b] -> y[a b]", {"d": "a b"}),
+        Table(
+            "sort.py",
+            call(aten.searchsorted.Tensor, r(4, 5).sort().values, r(4, 3)),
+            "s[b d], v[b m] -> i[b m]",
+        ),
+        Table("sort.py", call(aten.topk.default, r(4, 5), 2), "x[e d] -> y[e k], y[e k]"),
+        Table("linalg.py", call(aten.linalg_matrix_exp.default, r(4, 3, 3)), "x[d m n] -> y[d m n]"),
+        Table("fft.py", call(aten._fft_r2c.default, r(4, 5), [1], 0, False), "x[e t] -> y[e t]"),
+        Table(
+            "spatial.py",
+            call(aten.reflection_pad1d.default, r(4, 3, 5), [1, 2]),
+            "x[n c s] -> y[n c t]",
+            {"d": "n c"},
+        ),
+        Table(
+            "spatial.py",
+            call(aten.reflection_pad1d_backward.default, r(4, 3, 8), r(4, 3, 5), [1, 2]),
+            "dy[n c t], x[n c s] -> dx[n c s]",
+            {"d": "n c"},
+        ),
+        Table("activation.py", call(aten.hardswish.default, r(4, 5)), "x[a b] -> y[a b]", {"e": "a b"}),
+        Table(
+            "activation.py",
+            call(aten.hardswish_backward.default, r(4, 5), r(4, 5)),
+            "dy[a b], x[a b] -> dx[a b]",
+            {"e": "a b"},
+        ),
     ]
 
 
@@ -144,6 +235,7 @@ TABLES = made()
 
 # Files whose table is prose in columns, with the reason; the judge (test_rules.py) covers their rules.
 PROSE = {
+    "batch_norm.py": "one column stands for several tensors",
     "broadcast_binary.py": "one line for each operator of many; test_rules judges all",
     "chunk.py": "layouts with factors, which a role cannot say",
     "create.py": "columns are operators of one input each",

@@ -30,6 +30,19 @@ MISSING_OK = [
     ("aten.nan_to_num", "P -> P", "linear only where nothing is nan or infinite"),
     ("aten.xlogy", "P, R -> P", "0 log 0 is 0 for a sum of 0, not for its parts"),
     ("aten.special_xlog1py", "P, R -> P", "0 log 0 is 0 for a sum of 0, not for its parts"),
+    ("aten.convolution", "transposed=True", "gathering x and w is cheaper than the sum that y would owe"),
+    (
+        "aten.native_batch_norm",
+        "training=False",
+        "linear in x, running mean and bias together; never pending",
+    ),
+    (
+        "aten.native_batch_norm_backward",
+        " -> ",
+        "statistics that are not read, or linear in x and their mean",
+    ),
+    ("aten.pixel_shuffle", "S(2) -> S(2)", "rows of a picture, where cuts fall together"),
+    ("aten.pixel_unshuffle", "S(2) -> S(2)", "rows of a picture, where cuts fall together"),
     ("aten.heaviside", "P -> ", "the second input counts only where the first is 0"),
     ("aten.__lshift__", "P -> P", "of whole numbers, until they overflow"),
 ]
@@ -66,6 +79,18 @@ UNSAMPLED = {
         [f"_scaled_dot_product_fused_attention_overrideable{backward}" for backward in ("", "_backward")],
         "other devices' form of the same class",
     ),
+    **dict.fromkeys(
+        [
+            "convolution_overrideable",
+            "convolution_backward_overrideable",
+            "_upsample_lanczos2d_aa",
+            "_upsample_lanczos2d_aa_backward",
+            "native_channel_shuffle",
+            "_linalg_eigvals",
+        ],
+        "other devices' form of the same class",
+    ),
+    "rrelu_with_noise_backward": "random forward",
     **dict.fromkeys(["_fused_rms_norm", "_fused_rms_norm_backward"], "torch gives it on CUDA only"),
     **dict.fromkeys(["new_empty", "empty_like", "new_empty_strided"], "values are whatever the memory held"),
     **dict.fromkeys(

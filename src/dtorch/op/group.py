@@ -61,3 +61,17 @@ class Group:
             for i in ring:
                 results[i] = total.to(values[i].device)
         return results
+
+    def all_gather(self, values: Sequence[torch.Tensor], axes: Sequence[int], dim: int) -> list[torch.Tensor]:
+        """Join one small tensor per device over mesh axes, in mesh order; every device gets the result.
+
+        Args:
+            values: a tensor per device, of one shape within each ring but for `dim`.
+            axes: mesh axes to join over.
+            dim: the dim along which they are joined.
+        """
+        results = list(values)
+        for ring in self.rings(axes):
+            for i in ring:
+                results[i] = torch.cat([values[j].to(values[i].device) for j in ring], dim)
+        return results

@@ -108,6 +108,7 @@ SAMPLES: dict[str, Sample] = {
     "searchsorted": lambda r: [
         torch.searchsorted(r.constant(4, 5).sort().values, r.constant(4, 3)),
         torch.searchsorted(r.constant(7).sort().values, r.constant(4, 3), right=True),
+        torch.searchsorted(r.constant(4, 5), r.constant(4, 3), sorter=r.ints(5, 4, 5)),
     ],
     "unique": lambda r: [
         r.ints(4, 7).unique(),

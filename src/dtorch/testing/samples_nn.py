@@ -17,6 +17,9 @@ def _batch_norm(r: Values) -> Any:
         F.batch_norm(r(4, 5), mean, var, r(5), r(5)),
         F.batch_norm(r(4, 5, 3), None, None, training=True),
         F.batch_norm(r(4, 5, 3), mean, var, training=True, momentum=0.3),
+        torch._native_batch_norm_legit(r(4, 5), r(5), r(5), mean, var, True, 0.1, 1e-5),
+        torch._native_batch_norm_legit(r(4, 5), r(5), None, True, 0.1, 1e-5),
+        torch._native_batch_norm_legit_no_training(r(4, 5), r(5), r(5), mean, var, 0.1, 1e-5),
     ]
 
 
@@ -83,7 +86,12 @@ def _whole(r: Values) -> Any:
     """Composites arrive whole below inference_mode."""
     with torch.inference_mode():
         x, w = r.constant(3, 4, 5), r.constant(7, 5)
-        return [F.linear(x, w, r.constant(7)), F.linear(x, w), F.linear(r.constant(4, 5), w, r.constant(7))]
+        return [
+            F.linear(x, w, r.constant(7)),
+            F.linear(x, w),
+            F.linear(r.constant(4, 5), w, r.constant(7)),
+            torch.outer(r.constant(4), r.constant(5)),
+        ]
 
 
 SAMPLES: dict[str, Sample] = {
@@ -106,6 +114,9 @@ SAMPLES: dict[str, Sample] = {
         F.conv_transpose2d(r(4, 3, 5, 6), r(3, 2, 3, 3), r(2), 2, 1),
         F.conv1d(r(4, 3, 7), r(5, 3, 3), r(5), dilation=2),
         F.conv2d(r(3, 7, 5), r(2, 3, 3, 2)),
+        F.conv2d(r(4, 3, 7, 5), r(2, 3, 1, 1), r(2)),
+        F.conv2d(r(4, 6, 7, 5), r(12, 1, 2, 2), r(12), groups=6),
+        F.conv_transpose1d(r(4, 6, 5), r(6, 2, 3), r(4), groups=2),
     ],
     "pool": lambda r: [
         F.max_pool2d(r(4, 3, 6, 8), 2),

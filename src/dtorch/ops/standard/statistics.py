@@ -74,6 +74,14 @@ class Statistics(PendingRows):
             total += redistribute.cost(whole.with_partial(axes), whole, itemsize)
         return total
 
+    def gathered_bytes(self, dim: int, count: int, itemsize: int) -> int:
+        """Bytes received by all devices when `count` elements of `dim`, spread over them, are joined."""
+        axes, layout = self.statistics_axes(), self.layouts[0]
+        if not axes or layout is None:
+            return 0
+        joined = layout.with_dim(dim, ((count, ()),)).without_partial()
+        return redistribute.cost(joined.with_dim(dim, ((count, axes),)), joined, itemsize)
+
     def seen_layouts(self) -> Sequence[Layout | None]:
         """The layouts of the inputs that `rule()` speaks of."""
         return self.layouts

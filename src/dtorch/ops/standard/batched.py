@@ -1,0 +1,55 @@
+"""What operators share that do the same for every member of a batch: leading dims `...` may be cut.
+
+A device runs the torch operator on its members; one without members gives nothing, for kernels refuse that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dtorch.op.dims import Rule
+from dtorch.op.operator import Local
+from dtorch.op.signature import PlacementSignature, Row
+from dtorch.ops.standard.pending import PendingRows
+
+
+class Batched(PendingRows):
+    """Base of operators that do not mix members of a batch, but for sums."""
+
+    def rule(self) -> Rule | None:
+        """As the base; outputs that are not asked for have no dims that could be cut."""
+        found = super().rule()
+        return None if found is None else self.trimmed(found)
+
+    def trimmed(self, rule: Rule) -> Rule:
+        """The rule without the dims of outputs that are None, or that torch leaves empty."""
+        outputs = tuple(
+            () if m is None else ("",) if m.shape == (0,) else names
+            for m, names in zip(self.metas, rule.outputs, strict=True)
+        )
+        return replace(rule, outputs=outputs)
+
+    def get_placement_signature(self) -> PlacementSignature:
+        """As the base; what torch leaves empty, of shape [0], is no pending sum."""
+        found = super().get_placement_signature()
+        empty = [m is not None and m.shape == (0,) for m in self.metas]
+        rows = [
+            Row(row.inputs, tuple("R" if e else role for e, role in zip(empty, row.outputs, strict=True)))
+            for row in found.rows
+        ]
+        return PlacementSignature(found.n_inputs, found.n_outputs, rows)
+
+    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
+        """torch's own, but for a shard without members."""
+        for mine, operand in zip(inputs, self.inputs, strict=True):
+            if mine is not None and operand is not None and not mine.numel() and 0 not in operand.shape:
+                outputs[:] = [
+                    None
+                    if y is None
+                    else mine.new_zeros(y.layout.local_shape(local.coord), dtype=y.spec.dtype)
+                    for y in self.outputs
+                ]
+                return
+        super().compute(inputs, outputs, local)

@@ -1,0 +1,83 @@
+"""Contractions that torch does not make of mm and bmm: bilinear, addbmm.
+
+    bilinear  y[b, o] = sum over i and j of x[b, i] w[o, i, j] z[b, j]
+    addbmm    y[m, n] = beta a[m, n] + alpha sum over b and k of u[b, m, k] v[b, k, n]
+
+torch.einsum, tensordot, multi_dot, matmul and inner arrive as bmm, mm, mul and views, whose rules (matmul.py)
+say the rest: every letter of an equation may be cut, one that is summed leaves a pending sum.
+
+Shapes      x [b i], w [o i j], z [b j] -> y [b o], these in any order, as in the gradients
+FLOPs       bilinear 2 b o i j + 2 b o j: w with x, and that with z; addbmm 2 b m k n
+Placements  on one mesh axis
+
+    x       w       z       y               u       v       y
+    R       R       R       R               R       R       R
+    S(b)    R       S(b)    S(b)            S(b)    S(b)    P
+    R       S(o)    R       S(o)            S(m)    R       S(m)
+    S(i)    S(i)    R       P               S(k)    S(k)    P
+    R       S(j)    S(j)    P               R       S(n)    S(n)
+    P       R       R       P               P       R       P
+    R       P       R       P               R       P       P
+    R       R       P       P
+
+What addbmm adds is P where the product is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import ClassVar
+
+from dtorch.op.dims import UNCUT, Rule
+from dtorch.op.operator import Dims, Operator
+from dtorch.ops.standard.matmul import AddMatmul
+
+
+class Trilinear(Operator):
+    """aten._trilinear: three tensors, unsqueezed at `expand`, multiplied, and summed over `sumdim`."""
+
+    type = "Einsum"
+    torch_ops = ("aten._trilinear",)
+
+    def rule(self) -> Rule:
+        """Dims of the common shape, less those that a tensor lacks."""
+        expands = [self.arguments[f"expand{i}"] for i in (1, 2, 3)]
+        common = len(self.shapes[0] or ()) + len(expands[0])
+        names = tuple(f"d{d}" for d in range(common))
+        inputs = tuple(tuple(n for d, n in enumerate(names) if d not in expand) for expand in expands)
+        sizes: dict[str, int] = {}
+        for dims, shape in zip(inputs, self.shapes, strict=True):
+            for name, size in zip(dims, shape or (), strict=True):
+                sizes[name] = max(size, sizes.get(name, 1))
+        named = tuple(
+            tuple(n if size == sizes[n] else UNCUT for n, size in zip(dims, shape or (), strict=True))
+            for dims, shape in zip(inputs, self.shapes, strict=True)
+        )
+        output = tuple(n for d, n in enumerate(names) if d not in self.arguments["sumdim"])
+        return Rule(named, (output,), tuple(frozenset({i}) for i in range(3)), sizes=sizes)
+
+    def flops(self) -> int:
+        """The cheapest order: two of the three first, then the third."""
+        rule = self.cached_rule
+        assert rule is not None
+        return min(self._in_order(rule, first) for first in range(3))
+
+    @staticmethod
+    def _in_order(rule: Rule, last: int) -> int:
+        """Products of the other two, what they alone hold summed at once, then of that with `last`."""
+        held = [set(dims or ()) for dims in rule.inputs]
+        pair = set().union(*(h for i, h in enumerate(held) if i != last))
+        kept = {n for n in pair if n in held[last] or n in rule.outputs[0]}
+        return 2 * prod(rule.sizes[n] for n in pair if n) + 2 * prod(
+            rule.sizes[n] for n in kept | held[last] if n
+        )
+
+
+class AddBatchMatmul(AddMatmul):
+    """torch.addbmm: the batch is summed as well."""
+
+    type = "Matmul"
+    rules: ClassVar[Mapping[str, Dims]] = {
+        "aten.addbmm": Dims("batch1[b m k], batch2[b k n] -> y[m n]", ("batch1", "batch2"), "2 b m k n"),
+    }

@@ -1,0 +1,42 @@
+"""Outer products: outer, where it arrives whole (below inference_mode; else torch makes it of mul), and addr.
+
+    y[m, n] = x[m] z[n]                            addr: y = beta a + alpha x z
+
+Shapes      x [m], z [n] -> y [m n]; addr adds a tensor broadcast to y
+FLOPs       m n: one multiplication for each element, no contraction; the addition is not counted
+Placements  on one mesh axis
+
+    x       z       y
+    R       R       R
+    S(m)    R       S(m)
+    R       S(n)    S(n)
+    P       R       P
+    R       P       P
+
+What is added is P where the product is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from dtorch.op.operator import Dims, Operator
+from dtorch.ops.standard.matmul import AddMatmul
+
+
+class Outer(Operator):
+    """torch.outer."""
+
+    rules: ClassVar[Mapping[str, Dims]] = {
+        "aten.outer": Dims("self[m], vec2[n] -> y[m n]", ("self", "vec2"), "m n"),
+    }
+
+
+class AddOuter(AddMatmul):
+    """torch.addr."""
+
+    type = "Outer"
+    rules: ClassVar[Mapping[str, Dims]] = {
+        "aten.addr": Dims("vec1[m], vec2[n] -> y[m n]", ("vec1", "vec2"), "m n"),
+    }

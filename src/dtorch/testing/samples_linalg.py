@@ -79,11 +79,13 @@ SAMPLES: dict[str, Sample] = {
     "reflection": _padding("reflect"),
     "replication": _padding("replicate"),
     "max_unpool": lambda r: [
-        F.max_unpool2d(r(4, 3, 2, 3), torch.tensor([0, 3, 5, 13, 14, 17]).view(2, 3).repeat(4, 3, 1, 1), [2]),
+        F.max_unpool2d(
+            r(4, 3, 2, 3), torch.tensor([0, 3, 5, 13, 14, 17]).view(2, 3).repeat(4, 3, 1, 1), [2, 2]
+        ),
         F.max_unpool3d(
             r(2, 3, 2, 2, 2),
             torch.tensor([0, 2, 8, 11, 34, 38, 41, 63]).view(2, 2, 2).expand(2, 3, 2, 2, 2).clone(),
-            [2],
+            [2, 2, 2],
         ),
     ],
     "fractional_max_pool": lambda r: [

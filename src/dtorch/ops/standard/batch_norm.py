@@ -122,8 +122,10 @@ class BatchNorm(BatchNormBase):
 
     type = "BatchNorm"
     torch_ops = (
-        "aten.native_batch_norm", "aten._native_batch_norm_legit", "aten._native_batch_norm_legit_no_training",
-    )  # fmt: skip
+        "aten.native_batch_norm",
+        "aten._native_batch_norm_legit",
+        "aten._native_batch_norm_legit_no_training",
+    )
 
     def infer_output_meta_info(self) -> list[OutputMeta | None]:
         """torch's, less what its kernels for the CPU do otherwise: no statistics are kept out of training."""

@@ -69,7 +69,7 @@ OTHERS = {
 CASES = LINALG | OTHERS
 
 
-@pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), over(CASES, 4))
+@pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), over(CASES, 2))
 def test_like_torch(fn, tensors, mesh, places):
     assert_like_torch(fn, tensors, mesh, places)
 

@@ -51,7 +51,7 @@ OTHERS = {
 CASES = POOLS | OTHERS
 
 
-@pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), over(CASES, 4))
+@pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), over(CASES, 2))
 def test_like_torch(fn, tensors, mesh, places):
     assert_like_torch(fn, tensors, mesh, places)
 

@@ -25,13 +25,6 @@ def on(values: torch.Tensor, graph: dtorch.Graph, *placements: Any) -> dtorch.Te
 
 
 @pytest.fixture
-def graph() -> dtorch.Graph:
-    found = dtorch.Graph()
-    found.constructor.eager = False
-    return found
-
-
-@pytest.fixture
 def x(graph: dtorch.Graph) -> dtorch.Tensor:
     return on(torch.arange(12.0).reshape(4, 3), graph, Shard(1))
 

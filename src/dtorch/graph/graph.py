@@ -13,6 +13,7 @@ import torch
 from dtorch.errors import UnsupportedError
 from dtorch.future import VoidFutureCollect, events_on
 from dtorch.graph.constructor import GraphConstructor
+from dtorch.graph.listing import listing
 from dtorch.graph.logical_graph import LogicalGraph, Node
 from dtorch.mesh import DeviceMesh
 from dtorch.op.cost import OperatorCost
@@ -192,6 +193,16 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"Graph(id={self.id})"
+
+    def __str__(self) -> str:
+        """What is pending: a line for each call that has been recorded and has not run."""
+        with self.lock:
+            return f"{self!r}, {len(self.constructor.pending.nodes)} pending\n" + self.listing()
+
+    def listing(self) -> str:
+        """What is pending, a line a call: operator, placements, price, and the line that made the call."""
+        with self.lock:
+            return listing(self.constructor.pending.nodes)
 
 
 def check_policy(policy: str) -> str:

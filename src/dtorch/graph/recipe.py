@@ -62,6 +62,7 @@ class Recipe:
     """
 
     __slots__ = (
+        "__weakref__",
         "checked",
         "conversions",
         "fault",

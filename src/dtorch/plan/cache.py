@@ -9,10 +9,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
+from weakref import WeakSet
 
 from dtorch.op.operand import Everywhere, Failed
 from dtorch.plan.codegen import Plan, generate
 from dtorch.plan.interpreter import give, interpret
+from dtorch.plan.pieces import Piece, pieces_of
 from dtorch.plan.structure import Structure
 
 MAX_PLANS = 512
@@ -40,6 +42,7 @@ class PlanStats:
 
 _PLANS: OrderedDict[Any, Plan] = OrderedDict()
 _MET: OrderedDict[int, None] = OrderedDict()
+_KNOWN: WeakSet[Any] = WeakSet()
 _STATS = PlanStats()
 _LOCK = RLock()
 
@@ -55,6 +58,7 @@ def forget() -> None:
     with _LOCK:
         _PLANS.clear()
         _MET.clear()
+        _KNOWN.clear()
         _STATS.__init__()  # type: ignore[misc]
 
 
@@ -71,6 +75,33 @@ def run(nodes: list[Any], wanted: list[list[bool]]) -> None:
         KeyboardInterrupt: as it came.
     """
     structure = Structure(nodes, wanted)
+    if structure.key not in _PLANS and hash(structure.key) not in _MET:
+        pieces = pieces_of(nodes, wanted, _KNOWN)
+        if len(pieces) > 1:
+            _remember(structure.key)
+            del structure
+            _run_pieces(nodes, pieces)
+            return
+    _run(nodes, structure)
+
+
+def _run_pieces(nodes: list[Any], pieces: list[Piece]) -> None:
+    """Run the pieces of a sequence one by one, as `run` does the whole."""
+    nodes.clear()
+    first: Exception | None = None
+    for number, piece in enumerate(pieces):
+        try:
+            _run(piece.nodes, Structure(piece.nodes, piece.wanted))
+        except Exception as error:
+            first = first or error
+        except BaseException:
+            nodes[:] = [node for unfinished in pieces[number:] for node in unfinished.nodes]
+            raise
+    if first is not None:
+        raise first
+
+
+def _run(nodes: list[Any], structure: Structure) -> None:
     plan = _plan_for(structure)
     parts, structure.parts = structure.parts, []
     if plan is None or any(type(part) is Failed for part in parts):
@@ -118,6 +149,12 @@ def _where(
     return at, values
 
 
+def _remember(key: Any) -> None:
+    _MET[hash(key)] = None
+    if len(_MET) > MAX_MET:
+        _MET.popitem(last=False)
+
+
 def _plan_for(structure: Structure) -> Plan | None:
     key = structure.key
     with _LOCK:
@@ -127,12 +164,11 @@ def _plan_for(structure: Structure) -> Plan | None:
             _STATS.hits += 1
             return plan
         if hash(key) not in _MET:
-            _MET[hash(key)] = None
-            if len(_MET) > MAX_MET:
-                _MET.popitem(last=False)
+            _remember(key)
             _STATS.interpreted += 1
             return None
         plan = _PLANS[key] = generate(structure)
+        _KNOWN.update(structure.recipes)
         _STATS.made += 1
         _STATS.hits += 1
         if len(_PLANS) > MAX_PLANS:

@@ -22,6 +22,10 @@ CASES = {
     "evaluation without affine": (lambda x, m, v: F.batch_norm(x, m, v), [ROWS, MEAN, VAR]),
     "instance": (lambda x, w: F.instance_norm(x, weight=w), [X, W]),
     "frozen weight": (lambda x, b: F.batch_norm(x, None, None, W.detach(), b, training=True), [X, B]),
+    "statistics alone": (
+        lambda x, m, v: torch.batch_norm_update_stats(x, m, v, 0.1),
+        [X.detach(), MEAN, VAR],
+    ),
     "twice": (
         lambda x, m, v: F.batch_norm(F.batch_norm(x, m, v, training=True) * 2, m, v, training=True),
         [X, MEAN, VAR],

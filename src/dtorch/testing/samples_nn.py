@@ -18,6 +18,7 @@ def _batch_norm(r: Values) -> Any:
         F.batch_norm(r(4, 5, 3), None, None, training=True),
         F.batch_norm(r(4, 5, 3), mean, var, training=True, momentum=0.3),
         torch._native_batch_norm_legit(r(4, 5), r(5), r(5), mean, var, True, 0.1, 1e-5),
+        torch.batch_norm_update_stats(r.constant(4, 5, 3), mean, var, 0.1),
         torch._native_batch_norm_legit(r(4, 5), r(5), None, True, 0.1, 1e-5),
         torch._native_batch_norm_legit_no_training(r(4, 5), r(5), r(5), mean, var, 0.1, 1e-5),
     ]

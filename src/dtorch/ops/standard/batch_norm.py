@@ -117,31 +117,10 @@ class BatchNormBase(Statistics):
         ]
 
 
-class BatchNorm(BatchNormBase):
-    """Forward."""
+class BatchNormForward(BatchNormBase):
+    """What writes running statistics."""
 
     type = "BatchNorm"
-    torch_ops = (
-        "aten.native_batch_norm",
-        "aten._native_batch_norm_legit",
-        "aten._native_batch_norm_legit_no_training",
-    )
-
-    def infer_output_meta_info(self) -> list[OutputMeta | None]:
-        """torch's, less what its kernels for the CPU do otherwise: no statistics are kept out of training."""
-        found = statistics_as_cpu(self, super().infer_output_meta_info())
-        if self.training or self.mesh.device_type != "cpu":
-            return found
-        return [found[0], *(None if m is None else m._replace(shape=(0,), stride=(1,)) for m in found[1:])]
-
-    def rule(self) -> Rule:
-        """Channels are kept everywhere."""
-        kept = [("c",) if m is not None and m.shape != (0,) else ("",) for m in self.metas[1:]]
-        return Rule(self.known_inputs(), (self.x_names, *kept), stats=self.stats())
-
-    def pending_rows(self) -> Sequence[Row]:
-        """y is linear in weight and bias together, statistics are without them."""
-        return () if self.slot("weight") is None else [self.pending("weight", "bias", outputs="PRR")]
 
     def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
         """As the base, but replicas of running statistics are one tensor, which is written once."""
@@ -167,24 +146,17 @@ class BatchNorm(BatchNormBase):
                     if y
                 ]
 
-    def combine(
-        self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]
-    ) -> None:
-        """The mean of all, squares around it, then each shard for itself."""
+    def moments(
+        self, inputs: list[list[Any]], group: Group, axes: tuple[int, ...]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+        """x less its mean, mean and variance, on every device; running statistics follow."""
         xs = self.each(inputs, "input")
         means = [total / self.number for total in self.sums(group, xs, axes)]
         xs = [x - mean for x, mean in zip(xs, means, strict=True)]
         squares = self.sums(group, [x.square() for x in xs], axes)
-        scales = [(total / self.number + self.arguments["eps"]).rsqrt() for total in squares]
-        ys = [x * scale for x, scale in zip(xs, scales, strict=True)]
-        if self.slot("weight") is not None:
-            ys = [y * w for y, w in zip(ys, self.each(inputs, "weight"), strict=True)]
-        if self.slot("bias") is not None:
-            ys = [y + b for y, b in zip(ys, self.each(inputs, "bias"), strict=True)]
-        for out, *values in zip(outputs, ys, means, scales, strict=True):
-            out[:] = self.cast(values)
         self._follow("running_mean", inputs, means)
         self._follow("running_var", inputs, [total / (self.number - 1) for total in squares])
+        return xs, means, [total / self.number for total in squares]
 
     def _follow(self, name: str, inputs: list[list[Any]], found: list[torch.Tensor]) -> None:
         """Move running statistics towards the batch's; a tensor that devices share is written once."""
@@ -197,6 +169,66 @@ class BatchNorm(BatchNormBase):
             if running.data_ptr() not in seen:
                 seen.add(running.data_ptr())
                 running.lerp_(value.reshape(-1).to(running.dtype), momentum)
+
+
+class BatchNorm(BatchNormForward):
+    """Forward."""
+
+    type = "BatchNorm"
+    torch_ops = (
+        "aten.native_batch_norm",
+        "aten._native_batch_norm_legit",
+        "aten._native_batch_norm_legit_no_training",
+    )
+
+    def infer_output_meta_info(self) -> list[OutputMeta | None]:
+        """torch's, less what its kernels for the CPU do otherwise: no statistics are kept out of training."""
+        found = statistics_as_cpu(self, super().infer_output_meta_info())
+        if self.training or self.mesh.device_type != "cpu":
+            return found
+        return [found[0], *(None if m is None else m._replace(shape=(0,), stride=(1,)) for m in found[1:])]
+
+    def rule(self) -> Rule:
+        """Channels are kept everywhere."""
+        kept = [("c",) if m is not None and m.shape != (0,) else ("",) for m in self.metas[1:]]
+        return Rule(self.known_inputs(), (self.x_names, *kept), stats=self.stats())
+
+    def pending_rows(self) -> Sequence[Row]:
+        """y is linear in weight and bias together, statistics are without them."""
+        return () if self.slot("weight") is None else [self.pending("weight", "bias", outputs="PRR")]
+
+    def combine(
+        self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]
+    ) -> None:
+        """The mean of all, squares around it, then each shard for itself."""
+        xs, means, variances = self.moments(inputs, group, axes)
+        scales = [(variance + self.arguments["eps"]).rsqrt() for variance in variances]
+        ys = [x * scale for x, scale in zip(xs, scales, strict=True)]
+        if self.slot("weight") is not None:
+            ys = [y * w for y, w in zip(ys, self.each(inputs, "weight"), strict=True)]
+        if self.slot("bias") is not None:
+            ys = [y + b for y, b in zip(ys, self.each(inputs, "bias"), strict=True)]
+        for out, *values in zip(outputs, ys, means, scales, strict=True):
+            out[:] = self.cast(values)
+
+
+class BatchNormUpdate(BatchNormForward):
+    """Statistics alone: the batch's mean and variance."""
+
+    type = "BatchNorm"
+    torch_ops = ("aten.batch_norm_update_stats",)
+
+    def rule(self) -> Rule:
+        """Channels are kept."""
+        return Rule(self.known_inputs(), (("c",),) * 2, stats=self.stats())
+
+    def combine(
+        self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]
+    ) -> None:
+        """Of all."""
+        _, means, variances = self.moments(inputs, group, axes)
+        for out, *values in zip(outputs, means, variances, strict=True):
+            out[:] = self.cast(values)
 
 
 class BatchNormBackward(BatchNormBase):

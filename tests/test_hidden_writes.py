@@ -18,7 +18,9 @@ from dtorch.op.schema import HIDDEN_WRITES, schema_of
 from dtorch.testing import assert_tensor_allclose as close
 from dtorch.testing import assert_tensor_equal as equal
 from tests.places import PLACES, S0_2, Place, randn
+from tests.support import sample
 
+CHUNKS = 4
 SAMPLES = 2
 """First samples of each entry of the database; all entries take about six seconds."""
 
@@ -100,21 +102,30 @@ def _run(op: Any) -> None:
             torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
 
 
+def _chosen() -> list[Any]:
+    """A seeded sample of the database, and every entry that ends in a batch norm; DTORCH_CASES=5 takes all."""
+    known = [op for op in _database() if "batch_norm" in op.name]
+    return known + sample([op for op in _database() if op not in known], 160)
+
+
 @pytest.mark.filterwarnings("ignore")  # torch's own samples warn of all sorts
-def test_the_table_names_every_operator_that_writes_undeclared_arguments() -> None:
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_the_table_names_every_operator_that_writes_undeclared_arguments(chunk: int) -> None:
     mode = Undeclared()
     failed = set()
-    for op in _database():
+    chosen = _chosen()[chunk::CHUNKS]
+    for op in chosen:
         try:
             with mode:
                 _run(op)
         except (RuntimeError, ValueError, AssertionError):
             failed.add(op.name)  # what needs a GPU, and samples that torch itself refuses
-    assert mode.ran > 5_000
-    assert len(failed) < 20, failed
-    assert {name: tuple(sorted(names)) for name, names in mode.found.items()} == {
-        "aten::native_batch_norm": HIDDEN_WRITES["aten::native_batch_norm"]
-    }
+    assert mode.ran > len(chosen)
+    assert len(failed) < 10, failed
+    known = {"aten::native_batch_norm": HIDDEN_WRITES["aten::native_batch_norm"]}
+    found = {name: tuple(sorted(names)) for name, names in mode.found.items()}
+    assert found in ({}, known)
+    assert found or not any(op.name == "native_batch_norm" for op in chosen)
 
 
 @pytest.mark.parametrize("name", HIDDEN_WRITES)

@@ -93,17 +93,17 @@ def _samples(op: Any) -> Iterator[Any]:
 
 
 def _run(op: Any) -> None:
-    for sample in _samples(op):
-        result = op(sample.input, *sample.args, **sample.kwargs)
-        if sample.output_process_fn_grad is not None:
-            result = sample.output_process_fn_grad(result)
+    for example in _samples(op):
+        result = op(example.input, *example.args, **example.kwargs)
+        if example.output_process_fn_grad is not None:
+            result = example.output_process_fn_grad(result)
         outputs = [y for y in tree_leaves(result) if isinstance(y, torch.Tensor) and y.requires_grad]
         if outputs:
             torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
 
 
 def _chosen() -> list[Any]:
-    """A seeded sample of the database, and every entry that ends in a batch norm; DTORCH_CASES=5 takes all."""
+    """A seeded sample of the database, and all batch norms; DTORCH_CASES=5 takes all."""
     known = [op for op in _database() if "batch_norm" in op.name]
     return known + sample([op for op in _database() if op not in known], 160)
 

@@ -36,7 +36,8 @@ def parallelize(
         module: any torch module; it is changed and returned.
         mesh: where it will live.
         plan: parameter-name patterns (fnmatch; the first match wins) to placements by axis name; axes and
-            parameters that are not named are Replicate. "auto" reads the model's own `tp_plan`.
+            parameters that are not named are Replicate. A tied parameter is named by any of its names.
+            "auto" reads the model's own `tp_plan`.
         axis: the axis that "auto" shards over.
 
     Raises:
@@ -49,17 +50,13 @@ def parallelize(
         if plan != "auto":
             raise UnsupportedError(f'a plan is "auto" or a mapping of parameter-name patterns, not {plan!r}')
         plan = auto_plan(module, mesh, axis)
-    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
-    unmatched = [pattern for pattern in plan if not any(fnmatchcase(name, pattern) for name in names)]
-    if unmatched:
-        raise PlacementError(
-            f"no parameter matches {', '.join(map(repr, unmatched))}; there are {', '.join(names)}"
-        )
+    names = _names(module)
+    _check_patterns(plan, [name for tied in names.values() for name in tied])
     graph = Graph.default_graph()
     made: dict[int, nn.Parameter] = {}
     for name, owner, key, parameter in _parameters(module):
         if id(parameter) not in made:
-            placements = _placements(name, plan, mesh)
+            placements = _placements(names[id(parameter)], plan, mesh)
             made[id(parameter)] = _distributed(name, parameter, mesh, placements, graph)
         owner._parameters[key] = made[id(parameter)]
     for owner in module.modules():
@@ -80,9 +77,26 @@ def _parameters(module: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Par
                 yield f"{prefix}.{key}" if prefix else key, owner, key, parameter
 
 
-def _placements(name: str, plan: Plan, mesh: DeviceMesh) -> Any:
+def _names(module: nn.Module) -> dict[int, list[str]]:
+    """The names of each parameter, by its id; a tied one has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return names
+
+
+def _check_patterns(plan: Plan, names: list[str]) -> None:
+    unmatched = [pattern for pattern in plan if not any(fnmatchcase(name, pattern) for name in names)]
+    if unmatched:
+        raise PlacementError(
+            f"no parameter matches {', '.join(map(repr, unmatched))}; there are {', '.join(names)}"
+        )
+
+
+def _placements(names: list[str], plan: Plan, mesh: DeviceMesh) -> Any:
+    """What the plan says of a parameter: the entry of the first pattern that matches one of its names."""
     for pattern, entry in plan.items():
-        if fnmatchcase(name, pattern):
+        if any(fnmatchcase(name, pattern) for name in names):
             if not isinstance(entry, Mapping):
                 return entry
             placements: list[Any] = [Replicate()] * mesh.ndim
@@ -128,12 +142,11 @@ def auto_plan(module: nn.Module, mesh: DeviceMesh, axis: str | int = "tp") -> di
     if isinstance(axis, str) and not mesh.has_dim_name(axis):
         raise AxisError(f'plan "auto" shards over axis {axis!r}, which {mesh} lacks; name one with axis=')
     place = mesh.axis(axis)
-    n = mesh.shape[place]
     plan: dict[str, Any] = {}
     for name, owner, key, parameter in _parameters(module):
         style = _style_of(name, styles)
         if style is not None:
-            plan[name] = _by_style(style, name, owner, key, parameter, mesh, place, n)
+            plan[name] = _by_style(style, name, owner, key, parameter, mesh, place)
     return plan
 
 
@@ -154,7 +167,6 @@ def _by_style(
     parameter: nn.Parameter,
     mesh: DeviceMesh,
     place: int,
-    n: int,
 ) -> Any:
     placements: list[Any] = [Replicate()] * mesh.ndim
     transposed = type(owner).__name__ == "Conv1D"  # transformers' Conv1D holds [in, out], nn.Linear [out, in]

@@ -33,20 +33,15 @@ def _into_out(func: Any, args: tuple, kwargs: dict) -> Any:
     if functional is None or any(not isinstance(t, torch.Tensor) for t in targets):
         raise UnsupportedError(f"{name_of(func)} has no functional form to compute; call it without out=")
     given = dict(zip(facts.names, args, strict=False)) | kwargs
-    positional = {n: v for n, v in given.items() if n not in facts.outs}
-    for name in ("dtype",):
-        if name in schema_of(functional).names and name not in positional and len(targets) == 1:
-            positional[name] = targets[0].dtype
-    result = functional(**_named(positional, functional))
+    known = schema_of(functional).names
+    if "dtype" in known and "dtype" not in given and len(targets) == 1:
+        given["dtype"] = targets[0].dtype
+    given = {name: value for name, value in given.items() if name in known and name not in facts.outs}
+    result = functional(**given)
     values = [result] if isinstance(result, torch.Tensor) else list(result)
     for target, value in zip(targets, values, strict=True):
         _store(target, value)
     return targets[0] if len(targets) == 1 else tuple(targets)
-
-
-def _named(given: dict, functional: Any) -> dict:
-    known = schema_of(functional).names
-    return {("self" if n == "self" else n): v for n, v in given.items() if n in known}
 
 
 def _store(target: torch.Tensor, value: Any) -> None:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dtorch import redistribute
 from dtorch.errors import DtorchError, ShapeError
 from dtorch.graph.confirm import refuse_implicit
 from dtorch.graph.recipe import OutputPlan, Recipe
@@ -210,13 +209,3 @@ def _slots(operator: Operator, names: Sequence[str]) -> tuple[int, ...]:
 def _returns_list(schema: Schema) -> bool:
     returns = schema.func._schema.returns
     return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
-
-
-def price_of(recipe: Recipe, specs: Sequence[Spec | None]) -> int:
-    """Bytes that a recipe's conversions send."""
-    total = 0
-    for i, target in recipe.conversions:
-        spec = specs[i]
-        assert spec is not None
-        total += redistribute.cost(spec.layout, target, spec.itemsize)
-    return total

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dtorch.op.param import Slot, fill
+from dtorch.op.param import Slot, fill, holds_slot
 from dtorch.spec import Spec
 
 
@@ -112,15 +112,9 @@ def arguments_text(
     def text(value: Any) -> str:
         if type(value) is Slot:
             return slot(value.index)
-        if type(value) in (list, tuple) and _has_slot(value):
+        if type(value) in (list, tuple) and holds_slot(value):
             inner = "".join(f"{text(item)}, " for item in value)
             return f"[{inner}]" if type(value) is list else f"({inner})"
         return constant(value)
 
     return ", ".join([*map(text, args), *(f"{name}={text(value)}" for name, value in kwargs.items())])
-
-
-def _has_slot(value: Any) -> bool:
-    if type(value) in (list, tuple):
-        return any(_has_slot(item) for item in value)
-    return type(value) is Slot

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dtorch.op.param import Slot, TorchCall
+from dtorch.op.param import TorchCall, holds_slot
 
 if TYPE_CHECKING:
     from dtorch.op.operator import Operator
@@ -35,7 +35,7 @@ def parameters(operator: Operator) -> list[str]:
     found = []
     for name in operator.schema.names:
         value = operator.arguments.get(name)
-        if name in _HIDDEN or _holds_slot(value):
+        if name in _HIDDEN or holds_slot(value):
             continue
         if value is None or (name in operator.schema.defaults and value == operator.schema.defaults[name]):
             continue
@@ -51,9 +51,3 @@ def shape_text(shape: tuple[int, ...]) -> str:
 def value_text(value: Any) -> str:
     """A parameter as a reader expects it; dtypes without `torch.`."""
     return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else str(value)
-
-
-def _holds_slot(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(_holds_slot(item) for item in value)
-    return isinstance(value, Slot)

@@ -97,3 +97,10 @@ def fill(template: Any, values: list[Any]) -> Any:
     if kind is dict:
         return {key: fill(item, values) for key, item in template.items()}
     return template
+
+
+def holds_slot(value: Any) -> bool:
+    """Whether an argument is a slot, or a list or tuple with one somewhere in it."""
+    if isinstance(value, (list, tuple)):
+        return any(map(holds_slot, value))
+    return isinstance(value, Slot)

@@ -42,7 +42,6 @@ class Source:
         self.node_of: list[int] = []
         self.constants: dict[str, Any] = {"flatten": flatten}
         self.names: dict[int, Any] = {}
-        self.last_use: dict[str, int] = {}
 
     def constant(self, value: Any) -> str:
         """A name for a value that the text needs."""

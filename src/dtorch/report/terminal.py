@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 from rich.table import Table
 
 from dtorch.graph.logical_graph import LogicalGraph, communication_of
-from dtorch.op.operator import Operator
 
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -43,7 +42,7 @@ def operators_table(graph: LogicalGraph, title: str = "Operators") -> Table:
     rows: dict[str, _Row] = defaultdict(_Row)
     prices: dict[int, tuple] = {}
     for node in graph:
-        row = rows[_name(node.operator)]
+        row = rows[node.operator.kind_name()]
         price = prices.setdefault(id(node.operator), (node.operator, node.operator.price()))[1]
         row.count += 1
         row.flops += price.flops or 0
@@ -64,10 +63,6 @@ def operators_table(graph: LogicalGraph, title: str = "Operators") -> Table:
         sent_text = "\n".join(f"{what} {quantity(size, 'B')}" for what, size in sorted(row.sent.items()))
         table.add_row(name, str(row.count), flops, quantity(row.bytes, "B"), sent_text)
     return table
-
-
-def _name(operator: Operator) -> str:
-    return operator.kind_name()
 
 
 def communication_table(graph: LogicalGraph, title: str = "Communication") -> Table:
@@ -119,11 +114,3 @@ def differences_table(rows: Iterable[tuple[str, float, float]], title: str = "Ag
     for name, difference, bound in rows:
         table.add_row(name, f"{difference:.2e}", f"{bound:.0e}", "ok" if difference <= bound else "TOO LARGE")
     return table
-
-
-def merged(graphs: Mapping[str, LogicalGraph]) -> LogicalGraph:
-    """All nodes of several graphs in one."""
-    total = LogicalGraph()
-    for graph in graphs.values():
-        total.nodes += graph.nodes
-    return total

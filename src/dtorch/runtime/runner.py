@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from dtorch import redistribute
 from dtorch.layout import representative_positions
 from dtorch.op.group import Group
@@ -131,8 +129,3 @@ class LocalRunner:
     def run_nodes(self, nodes: list[Any], wanted: list[list[bool]]) -> None:
         """Run a recorded sequence; see `plan/cache.py`."""
         cache.run(nodes, wanted)
-
-
-def autocast_is_on(device_type: str) -> bool:
-    """Whether autocast would change what local calls compute."""
-    return torch.is_autocast_enabled(device_type)

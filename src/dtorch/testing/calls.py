@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dtorch.op import registry
 from dtorch.op.call import flatten
 from dtorch.op.operator import Operator
-from dtorch.op.param import OpParam, Slot, TorchCall, fill
+from dtorch.op.param import OpParam, Slot, TorchCall, fill, holds_slot
 from dtorch.op.schema import schema_of
 from dtorch.testing.compare import Tolerance, tolerance
 
@@ -99,7 +99,7 @@ class Call:
             return f"{self.param}({shapes})"
         facts = schema_of(self.param.func)
         given = dict(zip(facts.names, self.param.args)) | self.param.kwargs
-        plain = [f"{name}={value}" for name, value in given.items() if not _holds_slot(value)]
+        plain = [f"{name}={value}" for name, value in given.items() if not holds_slot(value)]
         return f"{self.param.op}({', '.join([shapes, *plain])})"
 
 
@@ -130,12 +130,6 @@ def _slots(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)([_slots(item, tensors) for item in value])
     return value
-
-
-def _holds_slot(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(_holds_slot(item) for item in value)
-    return isinstance(value, Slot)
 
 
 class _Listener(TorchDispatchMode):

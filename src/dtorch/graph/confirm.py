@@ -14,35 +14,25 @@ from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.spec import Spec
 
+_OURS = ("dtorch", "torch")
+
 
 def users_line() -> str:
     """File and line of the nearest caller outside dtorch and torch."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.split(".")[0] not in ("dtorch", "torch"):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return "(called by autograd)"
-
-
-_THEIRS: dict[Any, bool] = {}
+    return line_of(users_place(2))
 
 
 def users_place(depth: int = 1) -> Any:
-    """Code object and instruction of the nearest caller outside dtorch and torch; errors resolve them."""
-    frame = sys._getframe(depth)  # frames cost when looked at: known ones of our own are passed over
+    """Code object and instruction of the nearest caller outside dtorch and torch; errors resolve them.
+
+    Args:
+        depth: how many callers up to begin; nearer ones are known to be dtorch's, and a look costs.
+    """
+    frame: Any = sys._getframe(depth)
     while frame is not None:
-        code = frame.f_code
-        ours = _THEIRS.get(code)
-        if ours is None:
-            ours = _THEIRS[code] = frame.f_globals.get("__name__", "").partition(".")[0] in (
-                "dtorch",
-                "torch",
-            )
-        if not ours:
-            return code, frame.f_lasti
-        frame = frame.f_back  # type: ignore[assignment]
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _OURS:
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
     return None
 
 

@@ -1,7 +1,9 @@
-"""The door into a graph: every call becomes an operator here, and runs.
+"""The door into a graph: every call becomes an operator here, and is recorded or runs at once.
 
-`call` looks the key up (torch operator, arguments, specs); on a miss `build.py` makes the recipe. Running at
-once, a recipe converts what must be converted, runs the program, carries writes back and names the outputs.
+`call` looks the key up (torch operator, arguments, specs); on a miss `build.py` makes the recipe. A first run
+confirms it; from then on the call is recorded, unless its outputs depend on values or it is under
+`DTORCH_EAGER=1`. What is recorded runs in `flush`: when a value is asked for, a backward ends, or much is
+pending.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ class GraphConstructor:
                 self._last_backward = task
                 torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
             if recipe.simple is not None and not self.graph.recorders:
-                return recipe, self._simple(recipe, operands)
+                return recipe, self._simple(recipe, operands, users_place(3))
             return recipe, self._record(recipe, operands)
         with torch._C.DisableTorchFunction():
             if recipe.reduce_first:
@@ -127,9 +129,9 @@ class GraphConstructor:
         if settings != pending.settings or (task != -1 and task != self._last_backward):
             return None
         with graph.lock:
-            return self._simple(recipe, operands)
+            return self._simple(recipe, operands, users_place(4))
 
-    def _simple(self, recipe: Recipe, operands: list[Operand]) -> Operand:
+    def _simple(self, recipe: Recipe, operands: list[Operand], place: Any) -> Operand:
         if recipe.views:
             plan = recipe.outputs[0]  # type: ignore[index]
             base = operands[plan.input]
@@ -137,7 +139,7 @@ class GraphConstructor:
         else:
             output = Operand(recipe.simple)  # type: ignore[arg-type]
         pending = self.pending
-        pending.nodes.append((recipe, operands, (output,), users_place(5)))
+        pending.nodes.append((recipe, operands, (output,), place))
         pending.nbytes += recipe.nbytes
         if pending.nbytes > MAX_BYTES or len(pending.nodes) > MAX_NODES:
             self.flush()

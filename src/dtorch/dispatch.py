@@ -232,16 +232,24 @@ def _operands(
         if all(type(t) is Tensor and t._operand.spec.mesh is mesh and t._graph is graph for t in tensors):
             return mesh, graph, [t._operand for t in tensors], ()  # type: ignore[attr-defined]
     mesh, graph = home(tensors, door.func)
-    operands = [operand_of(t, mesh) for t in tensors]
+    operands, foreign = operands_at(tensors, mesh, graph)
     key.append(tuple([o.spec for o in operands]))
-    foreign = []  # plain tensors, and those of other graphs
-    for i, t in enumerate(tensors):
-        if not isinstance(t, Tensor):
-            foreign.append(i)
-        elif t._graph is not graph:
-            t._graph.parts(t._operand)
-            foreign.append(i)
     return mesh, graph, operands, foreign
+
+
+def operands_at(
+    tensors: Sequence[torch.Tensor], mesh: DeviceMesh, graph: Graph
+) -> tuple[list[Operand], list[int]]:
+    """The operands of tensors on a mesh; and which are plain or another graph's, so may change unseen."""
+    operands, foreign = [], []
+    for i, tensor in enumerate(tensors):
+        operands.append(operand_of(tensor, mesh))
+        if not isinstance(tensor, Tensor):
+            foreign.append(i)
+        elif tensor._graph is not graph:
+            tensor._graph.parts(tensor._operand)
+            foreign.append(i)
+    return operands, foreign
 
 
 def _call(door: Door, args: tuple, kwargs: dict) -> TorchCall:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from dtorch.dispatch import home, operand_of
+from dtorch.dispatch import home, operands_at
 from dtorch.op.call import OutputMeta
 from dtorch.op.cost import OperatorCost
 from dtorch.op.dims import Rule, concretize
@@ -100,10 +100,14 @@ def add_operator(param: OpParam, *inputs: Any) -> Any:
     Returns:
         One tensor, or a tuple where the operator has several outputs.
     """
-    tensors = [x for x in inputs if x is not None]
+    places = [i for i, x in enumerate(inputs) if x is not None]
+    tensors = [inputs[i] for i in places]
     mesh, graph = home(tensors)
-    operands = [None if x is None else operand_of(x, mesh) for x in inputs]
+    present, foreign = operands_at(tensors, mesh, graph)
+    operands: list[Operand | None] = [None] * len(inputs)
+    for i, operand in zip(places, present, strict=True):
+        operands[i] = operand
     with graph.lock:
-        results = graph.constructor.add_operator(param, operands)
+        results = graph.constructor.add_operator(param, operands, [places[i] for i in foreign])
     found: list[Tensor] = [wrap(result, graph) for result in results]
     return found[0] if len(found) == 1 else tuple(found)

@@ -74,7 +74,7 @@ class GraphConstructor:
                 What the answer depends on beside these is added here.
             operands: the tensors.
             make: makes the operator's parameters, asked on a miss.
-            plain: operands that are the user's plain tensors, which may change after the call.
+            plain: operands that may change after the call: plain tensors, other graphs' tensors.
 
         Returns:
             The recipe, and for each output an operand, the number of the input it is, or a plain value; the
@@ -250,21 +250,24 @@ class GraphConstructor:
             self.pending.failure = None
         return failed.again()
 
-    def add_operator(self, param: OpParam, operands: Sequence[Operand | None]) -> list[Any]:
+    def add_operator(
+        self, param: OpParam, operands: Sequence[Operand | None], plain: Sequence[int] = ()
+    ) -> list[Any]:
         """Add an operator of dtorch's own or of a user; its class is found by `param`.
 
         Args:
             param: its parameters; of those that are no plain values (a tensor, a generator, what has no hash)
                 nothing is remembered, and the operator is inferred at each call.
             operands: its inputs; None for an absent one.
+            plain: as for `call`.
 
         Raises:
             PlacementError: the policy is "error" and an input would need communication.
         """
         present: list[Any] = [Scalar(None) if o is None else o for o in operands]
-        results = self.call([key_of(param), *(o.spec for o in present)], present, lambda: param)[1]
+        results = self.call([key_of(param), *(o.spec for o in present)], present, lambda: param, plain)[1]
         if results is None:
-            return self.add_operator(param, operands)
+            return self.add_operator(param, operands, plain)
         return [results] if isinstance(results, Operand) else results
 
     @classmethod

@@ -1,15 +1,18 @@
 """Plans as generated source: straight-line calls, one for each distinct shard, `del` at last use.
 
     def plan(x):
-        a0_0, a0_1 = x[0][0], x[0][2]
-        ...
-        v0_0 = f0(a0_0, a1_0)
-        v0_1 = f1(a0_1, a1_0)
-        del a0_0, a0_1
-        return [[v0_0, v0_0, v0_1, v0_1]]
+        a0_0 = x[0][0]
+        a0_2 = x[0][2]
+        a1_0 = x[1].value
+        x.clear()
+        v0_0_0 = c1(a0_0, a1_0)
+        del a0_0
+        v0_0_1 = c2(a0_2, a1_0)
+        del a0_2, a1_0
+        return [[v0_0_0, v0_0_0, v0_0_1, v0_0_1]]
 
-Every value is a local variable, so what nobody needs any more is freed at once. A failing line tells its
-node.
+`a` is an operand from outside and a device; `v` a node, its output and a distinct shard. Every value is a
+local variable, so what nobody needs any more is freed at once. A failing line tells its node.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ class Source:
     """The text of a plan while it is written.
 
     Attributes:
-        lines: the body.
-        node_of: for each line, the node it belongs to.
+        lines: the body; in the end the whole function.
+        node_of: for each line, the node it belongs to, -1 for none.
         constants: names the text uses and their values.
         names: operand number -> variable of each device, in mesh order.
     """
@@ -42,6 +45,11 @@ class Source:
         self.node_of: list[int] = []
         self.constants: dict[str, Any] = {"flatten": flatten}
         self.names: dict[int, Any] = {}
+
+    @property
+    def text(self) -> str:
+        """The lines as one text."""
+        return "\n".join(self.lines) + "\n"
 
     def constant(self, value: Any) -> str:
         """A name for a value that the text needs."""
@@ -110,6 +118,14 @@ class Plan(NamedTuple):
 
 def generate(structure: Structure) -> Plan:
     """Write and compile a plan."""
+    source = write(structure)
+    space = dict(source.constants)
+    exec(compile(source.text, "<dtorch plan>", "exec"), space)  # of slots and names that this module wrote
+    return Plan(space["plan"], source.node_of, source.names)
+
+
+def write(structure: Structure) -> Source:
+    """The source of a plan."""
     source = Source(structure)
     _bind_outside(source)
     for number, recipe in enumerate(structure.recipes):
@@ -117,13 +133,13 @@ def generate(structure: Structure) -> Plan:
         made = recipe.program.write(source, number, inputs)
         for output, j in zip(structure.outputs[number], recipe.kept, strict=True):
             source.names[output] = made[j]
-    kept = {name for output, _ in structure.results for name in source.names[output]}
-    returned = ", ".join(f"[{', '.join(source.names[output])}]" for output, _ in structure.results)
-    body, nodes = _with_deletes(source, kept)
-    text = "def plan(x):\n" + "".join(f"    {line}\n" for line in body) + f"    return [{returned}]\n"
-    space = dict(source.constants)
-    exec(compile(text, "<dtorch plan>", "exec"), space)  # text of slots and names that this module wrote
-    return Plan(space["plan"], [-1, *nodes, -1], source.names)
+    results = [source.names[output] for output, _ in structure.results]
+    _delete(source, {name for names in results for name in names})
+    returned = ", ".join(f"[{', '.join(names)}]" for names in results)
+    source.line(f"return [{returned}]", -1)
+    source.lines = ["def plan(x):", *(f"    {line}" for line in source.lines)]
+    source.node_of = [-1, *source.node_of]
+    return source
 
 
 def _bind_outside(source: Source) -> None:
@@ -141,8 +157,8 @@ def _bind_outside(source: Source) -> None:
     source.line("x.clear()", -1)
 
 
-def _with_deletes(source: Source, kept: set[str]) -> tuple[list[str], list[int]]:
-    """Put `del` behind the last line that reads a variable."""
+def _delete(source: Source, kept: set[str]) -> None:
+    """Put `del` behind the last line that reads a variable, but for those kept."""
     last: dict[str, int] = {}
     for i, line in enumerate(source.lines):
         for name in _VARIABLE.findall(line):
@@ -151,11 +167,9 @@ def _with_deletes(source: Source, kept: set[str]) -> tuple[list[str], list[int]]
     for name, i in last.items():
         if name not in kept:
             dying.setdefault(i, []).append(name)
-    lines, nodes = [], []
-    for i, (line, node) in enumerate(zip(source.lines, source.node_of, strict=True)):
-        lines.append(line)
-        nodes.append(node)
+    lines, source.lines = source.lines, []
+    nodes, source.node_of = source.node_of, []
+    for i, (line, node) in enumerate(zip(lines, nodes, strict=True)):
+        source.line(line, node)
         if i in dying:
-            lines.append(f"del {', '.join(dying[i])}")
-            nodes.append(node)
-    return lines, nodes
+            source.line(f"del {', '.join(dying[i])}", node)

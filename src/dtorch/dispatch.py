@@ -88,7 +88,7 @@ def _door(func: Any) -> Door:
 
 
 def dispatch(func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-    """Run one torch call that has a dtorch tensor among its arguments; torch's `__torch_dispatch__`."""
+    """Answer one torch call that has a dtorch tensor among its arguments; torch's `__torch_dispatch__`."""
     door = _DOORS.get(id(func)) or _door(func)
     if door.handler is None:
         result = _again(door, args, kwargs)
@@ -162,7 +162,7 @@ def _wrap_view(output: Operand, graph: Graph, base: torch.Tensor) -> Tensor:
 
 
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
-    """Run a call the ordinary way, whatever handler its overload has."""
+    """Add a call to its graph the ordinary way, whatever handler its overload has."""
     return _run(_DOORS.get(id(func)) or _door(func), args, kwargs)
 
 

@@ -34,7 +34,7 @@ class Graph:
         id: a number, unique in the process.
         constructor: the door through which operators are added.
         policy: "auto" converts inputs where rules ask for it, "error" refuses conversions that send bytes.
-        recorders: logical graphs that collect what runs now.
+        recorders: logical graphs that collect what is called now.
         syncing: whether gradients of leaves are reduced as they arrive.
         default_device_mesh: where tensors made without a mesh live; None is the default device alone.
         default_dtype: dtype of floating-point tensors made without one; None is torch's.
@@ -66,7 +66,7 @@ class Graph:
 
     @contextmanager
     def record(self) -> Iterator[LogicalGraph]:
-        """Collect the operators that run inside."""
+        """Collect the operators that calls inside add, whenever they run."""
         recorder = LogicalGraph()
         self.recorders.append(recorder)
         try:

@@ -1,7 +1,8 @@
-"""What ran, node by node, and what it cost.
+"""What was called, node by node, and what it costs.
 
-A `Node` is one use of an operator. A `LogicalGraph` collects nodes while it is open (`graph.record()`), and
-answers what was computed, what was communicated, over which mesh axes, and whether the user asked for it.
+A `Node` is one use of an operator. A `LogicalGraph` collects nodes while it is open (`graph.record()`), as
+they are called, whenever they run. It answers what is computed, what is communicated, over which mesh axes,
+and whether the user asked for it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Node(NamedTuple):
     """One use of an operator.
 
     Attributes:
-        operator: what ran.
+        operator: what was called.
         inputs, outputs: specs, None for absent operands and outputs that are no tensors.
         cause: for an implicit conversion, the operator that needed it.
         in_backward: whether autograd issued it.

@@ -54,7 +54,7 @@ class Recipe:
         checked: whether a first run has confirmed the inferred metadata.
         lazy: whether later calls may be recorded instead of run: all metadata is known, nothing is drawn.
         kept: numbers of the outputs that become operands.
-        moves: whether an output is brought to another layout at once.
+        moves: whether an output is brought to another layout by a node of its own.
         nbytes: of the outputs that need memory of their own.
         simple: the spec of the one output, fresh or a view, where there is nothing else to record, else None.
         views: whether the outputs view an input.

@@ -186,7 +186,7 @@ class GraphConstructor:
             operands[i].buffer.version += 1
         self._append((recipe, inputs, tuple(outputs), users_place()), recipe.nbytes)
         if self.graph.recorders:
-            self._note(node_of(recipe.operator, operands, None, _current_backward() != -1))
+            self.graph.note(node_of(recipe.operator, operands, None, _current_backward() != -1))
         if recipe.moves:
             for number, plan in enumerate(recipe.outputs):  # type: ignore[arg-type]
                 if plan.target is not None:
@@ -301,7 +301,7 @@ class GraphConstructor:
         if not recipe.checked:
             confirm(recipe, results)
         if self.graph.recorders:
-            self._note(node_of(operator, given, results, in_backward))
+            self.graph.note(node_of(operator, given, results, in_backward))
         return outputs_of(self, recipe, given, results)
 
     def _legal(self, recipe: Recipe, operands: Sequence[Operand | None]) -> list[Operand | None]:
@@ -329,10 +329,6 @@ class GraphConstructor:
         if type(operand.parts) is Failed:
             raise self._told(operand.parts)
         return operand.parts
-
-    def _note(self, node: Node) -> None:
-        for recorder in self.graph.recorders:
-            recorder.nodes.append(node)
 
     # -- conversions ----------------------------------------------------------------------------------------
 
@@ -375,7 +371,7 @@ class GraphConstructor:
             self._append((recipe, [source], (result,), users_place()), recipe.nbytes)
         if self.graph.recorders:
             in_backward = _current_backward() != -1
-            self._note(Node(operator, (source.spec,), (result.spec,), cause, in_backward))
+            self.graph.note(Node(operator, (source.spec,), (result.spec,), cause, in_backward))
         if keep and here and operator.plan.bytes_total:
             # What was sent once need not be sent again; local conversions are cheaper made than held.
             operand.keep_conversion(result)

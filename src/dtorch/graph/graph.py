@@ -136,7 +136,7 @@ class Graph:
                 operator.infer()
                 outputs = tuple(None if o is None else o.spec for o in operator.outputs)
                 in_backward = torch._C._current_graph_task_id() != -1
-                self._note(Node(operator, (operand.spec,), outputs, None, in_backward))
+                self.note(Node(operator, (operand.spec,), outputs, None, in_backward))
             return self.constructor.value(operand)
 
     def parts(self, operand: Operand) -> Parts:
@@ -162,7 +162,7 @@ class Graph:
         if self.recorders:
             operator = Sync(SyncParam(), [])
             operator.infer_operator_assign_info()
-            self._note(Node(operator, (), ()))
+            self.note(Node(operator, (), ()))
         used = torch.cuda.is_available() and torch.cuda.is_initialized()
         return VoidFutureCollect(
             events_on([torch.device("cuda", i) for i in range(torch.cuda.device_count())] if used else [])
@@ -173,7 +173,8 @@ class Graph:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 
-    def _note(self, node: Node) -> None:
+    def note(self, node: Node) -> None:
+        """Enter a node into the open recorders."""
         for recorder in self.recorders:
             recorder.nodes.append(node)
 

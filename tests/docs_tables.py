@@ -209,6 +209,19 @@ def made() -> list[Table]:
             "dy[a b], x[a b] -> dx[a b]",
             {"e": "a b"},
         ),
+        Table(
+            "dropout.py",
+            call(aten.native_dropout_backward.default, r(4, 5), Values().mask(4, 5), 2.0),
+            "dy[a b], mask[a b] -> dx[a b]",
+            {"d": "a b"},
+        ),
+        Table("renorm.py", call(aten.renorm.default, r(4, 5), 2, 0, 0.5), "x[d e] -> y[d e]"),
+        Table(
+            "cross.py",
+            call(aten.linalg_cross.default, r(4, 3), r(4, 3)),
+            "x1[e d], x2[e d] -> y[e d]",
+            leave_out=("where x2 has size 1",),
+        ),
     ]
 
 

@@ -198,7 +198,7 @@ STRICT: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "mm": (
         lambda: S1_2.put(randn(4, 5)) @ S1_2.put(randn(5, 4)),
         [
-            "Mm([4, 5] x [5, 4] -> [4, 4]) fits no placement rule without communication, and the policy is",
+            "Matmul([4, 5] x [5, 4] -> [4, 4]) fits no placement rule without communication, and the policy",
             "input 0: [Shard(1)]",
             "input 1: [Shard(1)]",
             "S(0), R -> S(0)",
@@ -210,7 +210,7 @@ STRICT: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a pending sum": (
         lambda: dtorch.Tensor(randn(5, 4), device_mesh=S0_2.mesh, placements=[Partial()]).relu(),
         [
-            "Relu([5, 4] -> [5, 4]) fits no placement rule",
+            "ReLU([5, 4] -> [5, 4], inplace=False) fits no placement rule",
             "input 0: [Partial()]",
             "S(0) -> S(0)",
             "160 bytes",

@@ -62,3 +62,10 @@ def _brought(source: Tensor, target: Tensor) -> Tensor:
     with graph.lock:
         moved = graph.constructor.convert(source._operand, layout, mesh, keep=False, implicit=False)
     return wrap(moved, graph)
+
+
+@handles(aten.contiguous.default)
+def _contiguous(func: Any, args: tuple, kwargs: dict) -> Any:
+    """The tensor itself where its global strides are contiguous already, else a copy."""
+    memory_format = kwargs.get("memory_format", torch.contiguous_format)
+    return args[0] if args[0].is_contiguous(memory_format=memory_format) else run(func, args, kwargs)

@@ -47,7 +47,7 @@ __all__ = [
 ParamType = type[OpParam]
 
 
-class CustomOperator(Operator):
+class CustomOperator(Operator, abstract=True):
     """Base of an operator with typed parameters, called by these or as a torch operator.
 
     `add_operator(MyClipParam(-1, 1), x)` and `torch.ops.mylib.my_clip(x, -1, 1)` are then one operator.
@@ -59,8 +59,6 @@ class CustomOperator(Operator):
             where `get_placement_signature` gives the rules.
     """
 
-    # The base is no type of its own; each subclass gets its class name.
-    type = "General"
     param_type: ClassVar[ParamType]
     dims: ClassVar[Dims | None] = None
 

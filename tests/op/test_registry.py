@@ -48,6 +48,58 @@ def test_a_torch_operator_belongs_to_one_class() -> None:
         type("RegistryThief", (Operator,), {"torch_ops": ("dtorch_registry.one",)})
 
 
+class RegistryKin(RegistryFirst):
+    """Defined before the class that bears the type's name."""
+
+    type = "RegistryNamed"
+
+
+class RegistryNamed(RegistryFirst):
+    """Stands for its type, though it is not the first."""
+
+
+def test_the_class_of_the_types_name_stands_for_it() -> None:
+    assert RegistryKin.type == RegistryNamed.type
+    assert registry.class_by_type("RegistryNamed") is RegistryNamed
+
+
+class RegistryBase(Operator, abstract=True):
+    """What others share."""
+
+
+class RegistryMade(RegistryBase):
+    """Concrete again."""
+
+
+def test_an_abstract_base_is_no_type() -> None:
+    assert "RegistryBase" not in registry.types()
+    assert registry.class_by_type("RegistryMade") is RegistryMade
+
+
+TYPES = (
+    "Matmul", "Linear", "Sdpa", "BroadcastBinary", "Activation", "BaseMath", "Reduce", "MaxMin", "Softmax",
+    "Normalization", "Embedding", "Concat", "Chunk", "GetItem", "SetItem", "View", "Reshape", "Flatten",
+    "Permute", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Contiguous", "Clone", "Copy", "Convert",
+    "Create", "Where", "Masked", "Dropout", "Clamp", "CrossEntropy", "GetTensor", "Sync", "Pad", "Repeat",
+    "SdpaBackward", "ActivationBackward", "SoftmaxBackward", "NormalizationBackward", "EmbeddingBackward",
+    "GetItemBackward", "DropoutBackward", "CrossEntropyBackward",
+)  # fmt: skip
+ABSTRACT = (
+    "LayoutOperator", "Pointwise", "Statistics", "Composed", "PendingRows", "Along", "Rearrange",
+    "CustomOperator", "Reduction",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_the_types_of_the_documents(name: str) -> None:
+    assert registry.class_by_type(name).type == name
+
+
+def test_abstract_bases_are_no_types() -> None:
+    assert registry.types().keys().isdisjoint(ABSTRACT)
+    assert not any(name.endswith("Base") for name in registry.types())
+
+
 def test_an_unknown_type() -> None:
     with pytest.raises(KeyError, match=r"no operator of type Nonsense; there are .*Matmul"):
         registry.class_by_type("Nonsense")
@@ -60,15 +112,18 @@ def test_an_unknown_type() -> None:
         (aten.add.Tensor, "BroadcastBinary"),
         (aten.add_.Tensor, "BroadcastBinary"),
         (aten.add.Scalar, "BroadcastBinary"),
-        # By torch's tag.
-        (aten.relu.default, "Pointwise"),
-        (aten.relu_.default, "Pointwise"),
-        (aten.erf.default, "Pointwise"),
+        (aten.relu.default, "Activation"),
+        (aten.relu_.default, "Activation"),
+        (aten.gelu_backward.default, "ActivationBackward"),
+        (aten.t.default, "Transpose"),
+        # By torch's tag: of one tensor, and of two.
+        (aten.polygamma.default, "BaseMath"),
+        (aten.gcd.default, "BroadcastBinary"),
         # A class may claim one overload alone.
         (aten.where.self, "Where"),
         # Nobody's.
         (aten.nonzero.default, "General"),
-        (aten.linalg_inv_ex.default, "General"),
+        (aten.unique_dim.default, "General"),
     ],
     ids=str,
 )
@@ -83,11 +138,12 @@ def test_random_operators_are_not_pointwise() -> None:
         for packet in (aten.bernoulli, aten.normal, aten.rrelu_with_noise)
         for kind in packet.overloads()
     ]
-    assert {registry.class_of(f) for f in tagged}.isdisjoint({registry.class_by_type("Pointwise")})
+    assert {registry.class_of(f).__name__ for f in tagged}.isdisjoint({"BaseMath", "BroadcastBinary"})
 
 
 def test_composites_are_taken_apart_unless_claimed() -> None:
-    assert registry.is_composite(aten.reshape.default)
+    assert registry.is_composite(aten.narrow.default)
+    assert not registry.is_composite(aten.reshape.default)
     assert not registry.is_composite(aten.mm.default)
     # It has a kernel of its own, whose rounding is not that of its parts.
     assert not registry.is_composite(aten.silu_backward.default)

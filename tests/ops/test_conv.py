@@ -105,7 +105,8 @@ def flops_of(fn, tensors, mesh, places):
     placed = [place(t, mesh, p) for t, p in zip(tensors, places, strict=True)]
     with Graph.default_graph().record() as graph:
         fn(*placed).sum().backward()
-    return sum(op.get_operator_cost().flops or 0 for op in graph.operators if op.type == "Conv")
+    products = [op for op in graph.operators if op.type in ("Conv", "ConvBackward")]
+    return sum(op.get_operator_cost().flops or 0 for op in products)
 
 
 def test_one_device_is_bit_equal():

@@ -119,7 +119,11 @@ def calls() -> dict[str, list[Call]]:
 
 
 OWN = [name for name in own_operators() if name.startswith("aten.")]
-BY_TAG = [name for name, found in calls().items() if class_names(found) == "Pointwise"]
+BY_TAG = [
+    name
+    for name, found in calls().items()
+    if name not in OWN and class_names(found) in ("BaseMath", "BroadcastBinary")
+]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -123,7 +123,7 @@ def test_whole_in_inference_mode():
 def priced(fn, *tensors):
     with Graph.default_graph().record() as graph:
         fn(*tensors)
-    return [op for op in graph.operators if op.type == "Sdpa"]
+    return [op for op in graph.operators if op.type in ("Sdpa", "SdpaBackward")]
 
 
 def test_flops_forward_and_backward():

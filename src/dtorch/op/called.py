@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
+import msgspec
 import torch
 
 from dtorch.errors import PlacementError
@@ -15,17 +16,27 @@ from dtorch.op.operand import Operand
 from dtorch.op.param import OpParam, Slot, TorchCall
 from dtorch.op.schema import Schema, base_name, has_tag, schema_of
 
+_SHOWN = {
+    "size", "shape", "dtype", "device", "layout", "pin_memory", "memory_format", "requires_grad", "generator",
+}  # fmt: skip
+"""Arguments that the outputs show, or that say nothing about the operator."""
+
+_PLAIN = (bool, int, float, str, list, tuple, torch.dtype)
+
 
 class Called:
     """Parameters and operands: what no family overrides, but for `view_of` and `draws`.
 
     Attributes:
         type: the operator type's name.
+        kinds: names in tables and texts that are not the torch name in camel case: one for all operators of
+            the class, or by torch operator.
         param: the parameters; a `TorchCall` where torch has the operator.
         inputs: operands, None for absent optional ones and for numbers that each call gives anew.
     """
 
     type: ClassVar[str] = "General"
+    kinds: ClassVar[Mapping[str, str] | str] = {}
 
     def __init__(self, param: OpParam, inputs: Sequence[Operand | None]) -> None:
         self.param = param
@@ -80,10 +91,28 @@ class Called:
         raise PlacementError(f"{self.type} has no input, so its mesh must be given")
 
     def kind_name(self) -> str:
-        """How the operator is called in tables: the torch name for kinds of a family, in camel case."""
+        """How the operator is called in tables: by its field's name, ReLU, else torch's in camel case."""
         if not isinstance(self.param, TorchCall):
             return self.type
+        if isinstance(self.kinds, str):
+            return self.kinds
+        if self.name in self.kinds:
+            return self.kinds[self.name]
         return "".join(word[:1].upper() + word[1:] for word in self.name.split(".")[1].split("_"))
+
+    def inputs_text(self) -> str:
+        """The inputs as `describe()` shows them: `[4, 8] x [8, 6]`."""
+        return " x ".join(str(list(shape)) for shape in self.shapes if shape is not None)
+
+    def parameters(self) -> dict[str, Any]:
+        """Arguments that are no tensors and differ from their defaults, by name, less those outputs show."""
+        if isinstance(self.param, TorchCall):
+            found = {name: self.arguments.get(name) for name in self.schema.names if name not in _SHOWN}
+            defaults = {**dict.fromkeys(found), **self.schema.defaults}
+            return {name: v for name, v in found.items() if v != defaults[name] and not _holds_slot(v)}
+        fields = msgspec.structs.fields(self.param)
+        found = {f.name: v for f in fields if (v := getattr(self.param, f.name)) != f.default}
+        return {name: v for name, v in found.items() if isinstance(v, _PLAIN)}
 
     def view_of(self) -> int | None:
         """The input that the outputs view, or None; an output that is the input (in-place) is no view."""
@@ -109,3 +138,9 @@ class Called:
             return {}
         slots = {n: self.slot(name) for n, name in enumerate(self.schema.returned) if name is not None}
         return {n: i for n, i in slots.items() if i is not None}
+
+
+def _holds_slot(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_slot(item) for item in value)
+    return isinstance(value, Slot)

@@ -6,48 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dtorch.op.param import TorchCall, holds_slot
-
 if TYPE_CHECKING:
     from dtorch.op.operator import Operator
-
-_HIDDEN = {"size", "dtype", "device", "layout", "pin_memory", "memory_format", "requires_grad", "generator"}
 
 
 def describe(operator: Operator) -> str:
     """`Matmul([4, 8] x [8, 6] -> [4, 6])`, `Sum([2, 3] -> [1, 1], dim=[0, 1], keepdim=True)`.
 
+    A family changes its text by `kinds`, `inputs_text` and `parameters` (`called.py`).
+
     Args:
         operator: inferred or not; without outputs the arrow is left out.
     """
-    kind = operator.kind_name()
-    left = " x ".join(shape_text(s) for s in operator.shapes if s is not None)
+    left = operator.inputs_text()
     metas = operator.output_metas
-    right = ", ".join(shape_text(m.shape) for m in metas if m is not None)
+    right = ", ".join(str(list(m.shape)) for m in metas if m is not None)
     arrow = f"{left} -> {right}".strip() if metas else left
-    return f"{kind}({', '.join([arrow, *parameters(operator)])})"
+    parameters = [_parameter(name, value) for name, value in operator.parameters().items()]
+    return f"{operator.kind_name()}({', '.join([arrow, *parameters])})"
 
 
-def parameters(operator: Operator) -> list[str]:
-    """Arguments that are no tensors and differ from their defaults, as `name=value`."""
-    if not isinstance(operator.param, TorchCall):
-        return []
-    found = []
-    for name in operator.schema.names:
-        value = operator.arguments.get(name)
-        if name in _HIDDEN or holds_slot(value):
-            continue
-        if value is None or (name in operator.schema.defaults and value == operator.schema.defaults[name]):
-            continue
-        found.append(f"{name}={value_text(value)}")
-    return found
-
-
-def shape_text(shape: tuple[int, ...]) -> str:
-    """[4, 8]"""
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def value_text(value: Any) -> str:
-    """A parameter as a reader expects it; dtypes without `torch.`."""
-    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else str(value)
+def _parameter(name: str, value: Any) -> str:
+    """`dim=[0, 1]`; a dtype without `torch.`, and alone where it is that of what is made: `float32`."""
+    if isinstance(value, torch.dtype):
+        value = str(value).removeprefix("torch.")
+    return f"{name}={value}" if name else str(value)

@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 class Operator(Called):
     """Base of all operators.
 
+    A subclass is an operator type, unless it says `class Base(Operator, abstract=True)`.
+
     Class attributes:
-        type: the operator type's name.
+        type: the operator type's name, by default the class's.
         rules: torch operator -> its dims line.
         torch_ops: further torch operators served, whose rule a method builds.
         needs_siblings: `compute_group` runs it, seeing the shards of all devices.
@@ -59,8 +61,10 @@ class Operator(Called):
     reduces: ClassVar[bool] = False
     free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {}
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if abstract:
+            return
         if "type" not in cls.__dict__:
             cls.type = cls.__name__
         registry.register(cls, [*cls.__dict__.get("rules", {}), *cls.__dict__.get("torch_ops", ())])

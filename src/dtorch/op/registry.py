@@ -1,4 +1,8 @@
-"""Which class is an operator: type <-> class <-> torch operators. Defining a class registers it."""
+"""Which class is an operator: type <-> class <-> torch operators. Defining a class registers it.
+
+A type is a family of operators with one shape rule and placements. Several classes may share it; the one that
+bears its name stands for it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dtorch.op.schema import base_name, has_tag
+from dtorch.op.schema import base_name, has_tag, schema_of
 
 if TYPE_CHECKING:
     from dtorch.op.operator import Operator
@@ -28,7 +32,9 @@ def register(cls: type[Operator], torch_ops: Iterable[str]) -> None:
     Raises:
         ValueError: two classes claim one torch operator.
     """
-    _BY_TYPE.setdefault(cls.type, cls)
+    known = _BY_TYPE.setdefault(cls.type, cls)
+    if cls.__name__ == cls.type != known.__name__:
+        _BY_TYPE[cls.type] = cls
     for name in torch_ops:
         other = _BY_TORCH_OP.setdefault(name, cls)
         if other is not cls:
@@ -50,12 +56,13 @@ def class_by_type(type_name: str) -> type[Operator]:
 
 @cache
 def class_of(func: Any) -> type[Operator]:
-    """The class that serves a torch overload: its own, else Pointwise if torch tags it so, else General."""
+    """The class that serves a torch overload: its own, else an element-wise one by tag, else General."""
     found = own_class_of(func)
     if found is not None:
         return found
-    elementwise = has_tag(func, torch.Tag.pointwise) and not has_tag(func, torch.Tag.nondeterministic_seeded)
-    return class_by_type("Pointwise" if elementwise else "General")
+    if not has_tag(func, torch.Tag.pointwise) or has_tag(func, torch.Tag.nondeterministic_seeded):
+        return class_by_type("General")
+    return class_by_type("BroadcastBinary" if "other" in schema_of(func).names else "BaseMath")
 
 
 def own_class_of(func: Any) -> type[Operator] | None:
@@ -81,7 +88,7 @@ def _overload_key(func: Any) -> str:
 
 
 def types() -> dict[str, type[Operator]]:
-    """All operator types."""
+    """All operator types, each with the class that stands for it; abstract bases are no types."""
     return dict(_BY_TYPE)
 
 

@@ -67,9 +67,15 @@ class Schema:
         return bound
 
     def replaced(self, args: tuple, kwargs: dict, changed: dict[str, Any]) -> tuple[tuple, dict]:
-        """Arguments of a call with some of them replaced by name, each left where the call had it."""
+        """Arguments of a call with some of them replaced by name, each left where the call had it.
+
+        Raises:
+            TypeError: the operator has no argument of such a name.
+        """
         new_args, new_kwargs = list(args), dict(kwargs)
         for name, value in changed.items():
+            if name not in self.names:
+                raise TypeError(f"{self.func} has no argument {name}; it has {', '.join(self.names)}")
             number = self.names.index(name)
             if name not in kwargs and name not in self.keyword_only and number < len(args):
                 new_args[number] = value

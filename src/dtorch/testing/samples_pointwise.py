@@ -135,6 +135,13 @@ def _in_place(r: Values) -> Any:
     return x
 
 
+def _whole(r: Values) -> Any:
+    """Composites arrive whole below inference_mode."""
+    with torch.inference_mode():
+        x = r.constant(4, 5)
+        return [x.square(), x.isfinite(), F.selu(x)]
+
+
 SAMPLES: dict[str, Sample] = {
     **{name: _unary(name) for name in _UNARY},
     **{name: _positive(name) for name in _POSITIVE},
@@ -199,6 +206,12 @@ SAMPLES: dict[str, Sample] = {
         r(4, 5).clamp_min(0.1),
         r(4, 5).clamp_max(0.1),
     ],
+    "acosh": lambda r: torch.acosh(r.positive(4, 5) + 1),
+    "angle": lambda r: torch.angle(r(4, 5)),
+    "composites": _whole,
+    "dropout gradient": lambda r: torch.ops.aten.native_dropout_backward(
+        r.constant(4, 5), r.mask(4, 5), 1.25
+    ),
     "xlogy": lambda r: [torch.xlogy(r(4, 5), r.positive(5)), torch.special.xlog1py(r(4, 5), r.positive(5))],
     "logaddexp": lambda r: [torch.logaddexp(r(4, 5), r(5)), torch.logaddexp2(r(4, 1), r(5))],
     "casts": lambda r: [

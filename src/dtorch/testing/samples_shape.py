@@ -19,6 +19,22 @@ def _view_writes(r: Values) -> Any:
     return x
 
 
+def _whole(r: Values) -> Any:
+    """Composites arrive whole below inference_mode; views by the strides, and copies."""
+    with torch.inference_mode():
+        x, y = r.constant(4, 5, 6), r.constant(5, 4, 3)
+        return [
+            x.reshape(4, 30),
+            x.reshape(-1, 6),
+            y.permute(1, 0, 2).reshape(4, 15),
+            x.mT.reshape(24, 5),
+            x.flatten(1),
+            x.mT.flatten(),
+            x.mT.contiguous(),
+            r.constant(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        ]
+
+
 SAMPLES: dict[str, Sample] = {
     "view": lambda r: [
         r(4, 6, 5).view(24, 5),
@@ -126,5 +142,6 @@ SAMPLES: dict[str, Sample] = {
     "view writes": _view_writes,
     "as_strided": lambda r: r(4, 5).as_strided((2, 3), (5, 1), 1),
     "atleast": lambda r: [torch.atleast_2d(r(5)), r(2, 3, 5).swapaxes(0, 1), r(4, 5).rot90()],
+    "reshape whole": _whole,
     "complex views": lambda r: [torch.view_as_real(torch.view_as_complex(r(4, 5, 2)))],
 }

@@ -1,47 +1,70 @@
-"""Element-wise operators that torch does not tag so, and those that are element-wise but for one dim.
+"""Activations, and their gradients.
 
-    y = f(x)                glu: y = a sigmoid(b), a and b the halves of x along d
+    y = f(x)        dx = dy f'(x), from x or from y         glu: y = a sigmoid(b), the halves of x along d
 
-Shapes      x [...] -> y [...]; glu: half of d; cross: d has 3 elements
+Shapes      x [...] -> y [...]; prelu: weight [...], broadcast; glu: half of d
 FLOPs       bound by memory
-Placements  on one mesh axis, for every dim e; of glu, renorm and cross see below
+Placements  on one mesh axis, for every dim e; glu keeps d whole
 
     x       y               dy      x       dx
     R       R               R       R       R
     S(e)    S(e)            S(e)    S(e)    S(e)
                             P       R       P
 
-glu and cross keep d whole, and cross is P where one of its inputs is; renorm cuts only the dim of its slices.
+No activation is linear: a pending sum is summed first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from torch._prims_common import canonicalize_dim
 
 from dtorch.op.call import OutputMeta
-from dtorch.op.dims import UNCUT, Rule, broadcast_names
-from dtorch.op.operator import Operator
+from dtorch.op.dims import Rule
 from dtorch.ops.standard.batched import Batched
 from dtorch.ops.standard.pointwise import Pointwise
 from dtorch.ops.standard.statistics import dim_names
 
+_KINDS = {
+    "aten.relu": "ReLU", "aten.gelu": "GELU", "aten.silu": "SiLU", "aten.elu": "ELU", "aten.celu": "CELU",
+    "aten.selu": "SELU", "aten.leaky_relu": "LeakyReLU", "aten._prelu_kernel": "PReLU",
+}  # fmt: skip
+
 
 class Activation(Pointwise):
-    """As those that torch tags."""
+    """relu, gelu, silu, sigmoid, tanh and their kin."""
 
     torch_ops = (
-        "aten.elu_backward", "aten.hardshrink_backward", "aten.hardsigmoid_backward", "aten.hardswish",
-        "aten.hardswish_backward", "aten.hardtanh_backward", "aten.leaky_relu_backward", "aten.mish_backward",
-        "aten.softplus_backward", "aten.softshrink_backward", "aten.rrelu_with_noise_backward",
-        "aten._prelu_kernel", "aten._prelu_kernel_backward", "aten.complex", "aten.polar",
+        "aten.relu", "aten.gelu", "aten.silu", "aten.elu", "aten.celu", "aten.selu", "aten.leaky_relu",
+        "aten.sigmoid", "aten.tanh", "aten.hardtanh", "aten.hardsigmoid", "aten.hardswish", "aten.mish",
+        "aten.softplus", "aten.softshrink", "aten.hardshrink", "aten.threshold", "aten._prelu_kernel",
     )  # fmt: skip
+    kinds: ClassVar[Mapping[str, str]] = _KINDS
+
+    def parameters(self) -> dict[str, Any]:
+        """Also whether x is overwritten."""
+        return {**super().parameters(), "inplace": bool(self.schema.written)}
+
+
+class ActivationBackward(Pointwise):
+    """Gradients, linear in the one that comes in."""
+
+    torch_ops = (
+        "aten.threshold_backward", "aten.gelu_backward", "aten.silu_backward", "aten.sigmoid_backward",
+        "aten.tanh_backward", "aten.elu_backward", "aten.leaky_relu_backward", "aten.hardtanh_backward",
+        "aten.hardsigmoid_backward", "aten.hardswish_backward", "aten.mish_backward",
+        "aten.softplus_backward", "aten.softshrink_backward", "aten.hardshrink_backward", "aten.rrelu_with_noise_backward",
+        "aten._prelu_kernel_backward",
+    )  # fmt: skip
+    kinds: ClassVar[Mapping[str, str]] = {
+        **{f"{name}_backward": f"{kind}Backward" for name, kind in _KINDS.items()},
+        "aten.threshold_backward": "ReLUBackward",
+    }
 
     def linear_inputs(self) -> list[set[int]]:
-        """A backward in its gradient; parts of complex numbers; the length of polar ones."""
-        if self.name == "aten.complex":
-            return [self.slots("real", "imag")]
-        if self.name == "aten.polar":
-            return [self.slots("abs")]
+        """The gradient, by whichever name."""
         return (
             [self.slots("grad_out")] if self.name == "aten.hardshrink_backward" else super().linear_inputs()
         )
@@ -51,7 +74,8 @@ class LogSigmoid(Batched):
     """logsigmoid, which keeps a buffer for its backward: as x on the CPU, nothing on other devices."""
 
     type = "Activation"
-    torch_ops = ("aten.log_sigmoid_forward", "aten.log_sigmoid_backward")
+    torch_ops = ("aten.log_sigmoid_forward",)
+    kinds = "LogSigmoid"
 
     def infer_output_meta_info(self) -> list[OutputMeta | None]:
         """torch's, less what its kernels for other devices than the CPU do otherwise."""
@@ -68,11 +92,20 @@ class LogSigmoid(Batched):
         return self.trimmed(Rule(inputs, (names,) * len(self.metas), linear))
 
 
+class LogSigmoidBackward(LogSigmoid):
+    """Its gradient."""
+
+    type = "ActivationBackward"
+    torch_ops = ("aten.log_sigmoid_backward",)
+    kinds = "LogSigmoidBackward"
+
+
 class Glu(Batched):
     """glu, whose dim is whole."""
 
     type = "Activation"
-    torch_ops = ("aten.glu", "aten.glu_backward")
+    torch_ops = ("aten.glu",)
+    kinds = "GLU"
 
     def rule(self) -> Rule:
         """Every dim but one."""
@@ -82,28 +115,9 @@ class Glu(Batched):
         return Rule((names,) * len(self.inputs), (names,), linear, whole=frozenset({names[dim]}))
 
 
-class Renorm(Batched):
-    """renorm: slices along a dim, each scaled by its own norm."""
+class GluBackward(Glu):
+    """Its gradient."""
 
-    type = "Activation"
-    torch_ops = ("aten.renorm",)
-
-    def rule(self) -> Rule:
-        """A slice is whole."""
-        names = dim_names(len(self.shapes[0] or ()))
-        dim = self.arguments["dim"] % len(names)
-        return Rule((names,), (names,), whole=frozenset(names) - {names[dim]})
-
-
-class Cross(Operator):
-    """Vector products, linear in either vector."""
-
-    type = "BaseMath"
-    torch_ops = ("aten.linalg_cross",)
-
-    def rule(self) -> Rule:
-        """Every dim but the vectors'."""
-        names, output = broadcast_names(self.shapes)
-        dim = self.arguments["dim"] % len(output)
-        whole = frozenset({output[dim]}) - {UNCUT}
-        return Rule(names, (output,), (frozenset({0}), frozenset({1})), whole=whole)
+    type = "ActivationBackward"
+    torch_ops = ("aten.glu_backward",)
+    kinds = "GLUBackward"

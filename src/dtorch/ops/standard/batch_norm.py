@@ -42,10 +42,8 @@ from dtorch.ops.standard.statistics import Statistics, wide
 _RUNNING = ("running_mean", "running_var")
 
 
-class BatchNormBase(Statistics):
+class BatchNormBase(Statistics, abstract=True):
     """What forward and backward share."""
-
-    type = "BatchNorm"
 
     @property
     def training(self) -> bool:
@@ -117,10 +115,8 @@ class BatchNormBase(Statistics):
         ]
 
 
-class BatchNormForward(BatchNormBase):
+class BatchNormForward(BatchNormBase, abstract=True):
     """What writes running statistics."""
-
-    type = "BatchNorm"
 
     def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
         """As the base, but replicas of running statistics are one tensor, which is written once."""
@@ -174,7 +170,7 @@ class BatchNormForward(BatchNormBase):
 class BatchNorm(BatchNormForward):
     """Forward."""
 
-    type = "BatchNorm"
+    kinds = "BatchNorm"
     torch_ops = (
         "aten.native_batch_norm",
         "aten._native_batch_norm_legit",
@@ -234,7 +230,7 @@ class BatchNormUpdate(BatchNormForward):
 class BatchNormBackward(BatchNormBase):
     """Backward."""
 
-    type = "BatchNorm"
+    kinds = "BatchNormBackward"
     torch_ops = ("aten.native_batch_norm_backward",)
     gradient_of: ClassVar[Mapping[int, str]] = {0: "input", 1: "weight"}
 

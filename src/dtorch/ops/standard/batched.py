@@ -15,7 +15,7 @@ from dtorch.op.signature import PlacementSignature, Row
 from dtorch.ops.standard.pending import PendingRows
 
 
-class Batched(PendingRows):
+class Batched(PendingRows, abstract=True):
     """Base of operators that do not mix members of a batch, but for sums."""
 
     def rule(self) -> Rule | None:

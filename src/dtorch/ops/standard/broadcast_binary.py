@@ -30,6 +30,7 @@ class BroadcastBinary(Pointwise):
         "aten.fmax", "aten.fmin", "aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge",
         "aten.logical_and", "aten.logical_or", "aten.logical_xor",
         "aten.bitwise_and", "aten.bitwise_or", "aten.bitwise_xor",
+        "aten.copysign", "aten.hypot", "aten.xlogy", "aten.heaviside", "aten.logaddexp", "aten.logaddexp2",
     )  # fmt: skip
 
     free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {

@@ -20,7 +20,7 @@ from typing import Any
 
 from dtorch.layout import Layout
 from dtorch.op.operator import Local
-from dtorch.ops.standard.slice import Along
+from dtorch.ops.standard.get_item import Along
 
 
 class Chunk(Along):

@@ -23,7 +23,7 @@ Nested = tuple[Names, ...]
 """For each dim of a tensor the names it is composed of, outermost first: (("b",), ("g", "r"), ("s",))."""
 
 
-class Composed(PendingRows):
+class Composed(PendingRows, abstract=True):
     """Base of operators with composed dims."""
 
     @abstractmethod

@@ -40,10 +40,8 @@ from dtorch.op.signature import PlacementSignature, Row
 from dtorch.ops.standard.composed import Composed, Nested
 
 
-class ConvBase(Composed):
+class ConvBase(Composed, abstract=True):
     """What forward and backward share."""
-
-    type = "Conv"
 
     @property
     def transposed(self) -> bool:
@@ -123,7 +121,7 @@ class ConvBase(Composed):
 class Conv(ConvBase):
     """Forward."""
 
-    type = "Conv"
+    kinds = "Conv"
     torch_ops = ("aten.convolution", "aten.convolution_overrideable")
 
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
@@ -175,7 +173,7 @@ class Conv(ConvBase):
 class ConvBackward(ConvBase):
     """Backward: gradients of x, w and b, those that `output_mask` asks for."""
 
-    type = "Conv"
+    kinds = "ConvBackward"
     torch_ops = ("aten.convolution_backward", "aten.convolution_backward_overrideable")
     gradient_of: ClassVar[Mapping[int, str]] = {0: "input", 1: "weight"}
 

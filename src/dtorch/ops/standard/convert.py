@@ -1,10 +1,12 @@
-"""Redistribution: the same value under another layout, on the same mesh or on another one.
+"""The same value otherwise: under another layout (redistribute), on another mesh, or of another dtype (to).
 
     y = x
 
 Shapes      x [...] -> y [...]
-FLOPs       none; bytes are those of `redistribute.plan`
-Placements  any to any, see `redistribute/`
+FLOPs       none; bytes of a redistribution are those of `redistribute.plan`
+Placements  redistribute: any to any, see `redistribute/`
+            to(dtype): as every element-wise operator (`pointwise.py`); P -> P to a float as wide or wider: a
+            narrower one rounds, so the sum comes first
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from dtorch import redistribute
 from dtorch.layout import Layout
@@ -21,6 +25,7 @@ from dtorch.op.cost import OperatorCost
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam
+from dtorch.ops.standard.pointwise import Pointwise
 from dtorch.spec import Spec
 
 
@@ -70,6 +75,10 @@ class Convert(Operator):
     def _sending(self) -> list[redistribute.Step]:
         return [step for step in self.plan.steps if step.bytes_total]
 
+    def parameters(self) -> dict[str, Any]:
+        """None; a graph's text names the layouts."""
+        return {}
+
     def infer_output_meta_info(self) -> list[OutputMeta | None]:
         """The metadata of the input."""
         return [OutputMeta(self.source.shape, self.source.stride, self.source.dtype)]
@@ -86,3 +95,33 @@ class Convert(Operator):
         return dataclasses.replace(
             super().price(), sent_bytes=self.plan.bytes_total, sent_bytes_max=self.plan.bytes_max
         )
+
+
+class Cast(Pointwise):
+    """to(dtype), to(memory_format): a copy."""
+
+    type = "Convert"
+    torch_ops = ("aten._to_copy",)
+    implicit = False
+    kinds = "To"
+
+    def parameters(self) -> dict[str, Any]:
+        """Also the dtype, if it is given."""
+        dtype = self.arguments.get("dtype")
+        return super().parameters() | ({} if dtype is None else {"dtype": dtype})
+
+    def linear_inputs(self) -> list[set[int]]:
+        """Pending sums survive a cast that loses nothing."""
+        source = self.inputs[0].spec.dtype  # type: ignore[union-attr]
+        target = self.arguments.get("dtype") or source
+        return [{0}] if holds(source, target) else []
+
+
+def holds(source: torch.dtype, target: torch.dtype) -> bool:
+    """Whether every value, and every sum, of `source` is exact or finer in `target`."""
+    if source == target:
+        return True
+    if not source.is_floating_point or not target.is_floating_point:
+        return False
+    a, b = torch.finfo(source), torch.finfo(target)
+    return b.eps <= a.eps and b.max >= a.max

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dtorch.op.dims import UNCUT, Rule
 from dtorch.op.operator import Operator
-from dtorch.ops.standard.linear_pointwise import _holds
+from dtorch.ops.standard.convert import holds
 
 
 class Copy(Operator):
@@ -38,7 +38,7 @@ class Copy(Operator):
         source = extra + tuple(
             n if a == b else UNCUT for n, a, b in zip(tail, sizes, y.shape[len(extra) :], strict=True)
         )
-        linear = (frozenset((0, 1)),) if _holds(y.spec.dtype, x.spec.dtype) else ()
+        linear = (frozenset((0, 1)),) if holds(y.spec.dtype, x.spec.dtype) else ()
         return Rule((names, source), (names,), linear)
 
     def traffic_bytes(self) -> int:

@@ -33,6 +33,17 @@ class Create(LayoutOperator):
         "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.new_empty", "aten.new_empty_strided",
     )  # fmt: skip
 
+    kinds = "Create"
+
+    def inputs_text(self) -> str:
+        """None: the values of x do not matter."""
+        return ""
+
+    def parameters(self) -> dict[str, Any]:
+        """The dtype, and what fills the tensor."""
+        meta = self.output_metas[0] if self.output_metas else None
+        return {"": None if meta is None else meta.dtype, **super().parameters()}
+
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
         """Cut as x is, where sizes agree."""
         output = self.output_metas[0]

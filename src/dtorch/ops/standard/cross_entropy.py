@@ -41,10 +41,8 @@ from dtorch.ops.standard.statistics import Statistics, global_positions, wide
 NONE, MEAN, SUM = 0, 1, 2
 
 
-class CrossEntropyBase(Operator):
+class CrossEntropyBase(Operator, abstract=True):
     """What forward and backward share."""
-
-    type = "CrossEntropy"
 
     def names(self) -> list[Names | None] | None:
         """Names of the inputs' dims; None for a target that is no index for each sample."""
@@ -102,8 +100,8 @@ class CrossEntropyBase(Operator):
 class CrossEntropy(CrossEntropyBase, Statistics):
     """The loss."""
 
-    type = "CrossEntropy"
     torch_ops = ("aten.nll_loss_forward", "aten.nll_loss2d_forward")
+    kinds = "NLLLoss"
 
     def rule(self) -> Rule | None:
         """Samples are kept or summed, classes are picked from: statistics for both."""
@@ -166,8 +164,8 @@ class CrossEntropy(CrossEntropyBase, Statistics):
 class CrossEntropyBackward(CrossEntropyBase):
     """The gradient of the loss."""
 
-    type = "CrossEntropy"
     torch_ops = ("aten.nll_loss_backward", "aten.nll_loss2d_backward")
+    kinds = "NLLLossBackward"
 
     def rule(self) -> Rule | None:
         """Every dim of x may be cut."""

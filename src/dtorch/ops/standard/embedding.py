@@ -53,12 +53,12 @@ class Embedding(Operator):
 class EmbeddingBackward(Operator):
     """embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)."""
 
-    type = "Embedding"
     rules: ClassVar[Mapping[str, Dims]] = {
         "aten.embedding_dense_backward": Dims(
             "grad_output[... e], indices[...] -> dw[v e]", ("grad_output",)
         ),
     }
+    kinds = "EmbeddingBackward"
 
     def rule(self) -> Rule | None:
         """Frequencies are those of the whole batch."""

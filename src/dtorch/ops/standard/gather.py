@@ -32,10 +32,8 @@ from dtorch.op.signature import PlacementSignature, Row
 _BOOLEAN = (torch.bool, torch.uint8)
 
 
-class Indexing(Operator):
+class Indexing(Operator, abstract=True):
     """Base: reads at integer places."""
-
-    type = "GetItem"
 
     def looked_up(self) -> str:
         """Name of the dim that is looked up: it may be cut, except where values cannot be summed."""
@@ -50,7 +48,9 @@ class Indexing(Operator):
 class Index(Indexing):
     """index.Tensor; boolean masks go the general way, their result's size depends on values."""
 
+    type = "GetItem"
     torch_ops = ("aten.index.Tensor", "aten._unsafe_index.Tensor")
+    kinds = "Index"
 
     def rule(self) -> Rule | None:
         """See the module's table."""
@@ -122,6 +122,7 @@ def index_names(
 class Gather(Indexing):
     """gather(dim, index): other dims are read side by side with the index."""
 
+    type = "GetItem"
     torch_ops = ("aten.gather",)
 
     def rule(self) -> Rule:
@@ -153,6 +154,7 @@ class Gather(Indexing):
 class IndexSelect(Indexing):
     """index_select(dim, index); where dim is cut, each device looks up what it holds."""
 
+    type = "GetItem"
     torch_ops = ("aten.index_select",)
 
     def rule(self) -> Rule:
@@ -229,6 +231,7 @@ def masked_rows(
 class Take(Indexing):
     """take(index): x is flat, and needed whole."""
 
+    type = "GetItem"
     torch_ops = ("aten.take",)
 
     def rule(self) -> Rule:

@@ -38,10 +38,8 @@ from dtorch.ops.standard.normalization import statistics_as_cpu
 from dtorch.ops.standard.statistics import Statistics, wide
 
 
-class GroupNormBase(Composed, Statistics):
+class GroupNormBase(Composed, Statistics, abstract=True):
     """What forward and backward share."""
-
-    type = "Normalization"
 
     @property
     def space(self) -> Names:
@@ -141,6 +139,7 @@ class GroupNorm(GroupNormBase):
 
     type = "Normalization"
     torch_ops = ("aten.native_group_norm",)
+    kinds = "GroupNorm"
 
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
         """By the arguments."""
@@ -178,9 +177,10 @@ class GroupNorm(GroupNormBase):
 class GroupNormBackward(GroupNormBase):
     """Backward."""
 
-    type = "Normalization"
+    type = "NormalizationBackward"
     torch_ops = ("aten.native_group_norm_backward",)
     gradient_of: ClassVar[Mapping[int, str]] = {0: "input", 1: "weight"}
+    kinds = "GroupNormBackward"
 
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
         """By the arguments."""

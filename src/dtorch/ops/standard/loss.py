@@ -18,8 +18,8 @@ of the whole, in the backward too, so shards of unequal size, and empty ones, co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 
@@ -28,11 +28,13 @@ from dtorch.op.operator import Local, Operator
 
 NONE, MEAN, SUM = 0, 1, 2
 
+_KINDS = {
+    "aten.mse_loss": "MSELoss", "aten.smooth_l1_loss": "SmoothL1Loss", "aten.binary_cross_entropy": "BCELoss",
+}  # fmt: skip
 
-class LossBase(Operator):
+
+class LossBase(Operator, abstract=True):
     """What forward and backward share."""
-
-    type = "Loss"
 
     @property
     def number(self) -> int:
@@ -49,12 +51,12 @@ class LossBase(Operator):
 class Loss(LossBase):
     """The losses."""
 
-    type = "Loss"
     reduces = True
     torch_ops = (
         "aten.mse_loss", "aten.smooth_l1_loss", "aten.huber_loss", "aten.binary_cross_entropy",
         "aten.soft_margin_loss",
     )  # fmt: skip
+    kinds: ClassVar[Mapping[str, str]] = _KINDS
 
     def rule(self) -> Rule:
         """Right-aligned names; a reduction sums over all of them."""
@@ -71,11 +73,13 @@ class Loss(LossBase):
 class LossBackward(LossBase):
     """Their gradients."""
 
-    type = "Loss"
     torch_ops = (
         "aten.mse_loss_backward", "aten.smooth_l1_loss_backward", "aten.huber_loss_backward",
         "aten.binary_cross_entropy_backward", "aten.soft_margin_loss_backward",
     )  # fmt: skip
+    kinds: ClassVar[Mapping[str, str]] = {
+        f"{name}_backward": f"{kind}Backward" for name, kind in _KINDS.items()
+    }
 
     def rule(self) -> Rule:
         """Right-aligned names; linear in the gradient that comes in, squares also in what is compared."""

@@ -29,6 +29,7 @@ from dtorch.op.operator import Dims, Local, Operator
 class Matmul(Operator):
     """Products of two tensors."""
 
+    kinds = "Matmul"
     rules: ClassVar[Mapping[str, Dims]] = {
         "aten.mm": Dims("self[m k], mat2[k n] -> y[m n]", ("self", "mat2"), "2 m k n"),
         "aten.bmm": Dims("self[b m k], mat2[b k n] -> y[b m n]", ("self", "mat2"), "2 b m k n"),
@@ -42,11 +43,18 @@ class AddMatmul(Operator):
     """beta * self + alpha * product; `self` is broadcast to the product."""
 
     type = "Matmul"
+    kinds = "Matmul"
     rules: ClassVar[Mapping[str, Dims]] = {
         "aten.addmm": Dims("mat1[m k], mat2[k n] -> y[m n]", ("mat1", "mat2"), "2 m k n"),
         "aten.baddbmm": Dims("batch1[b m k], batch2[b k n] -> y[b m n]", ("batch1", "batch2"), "2 b m k n"),
         "aten.addmv": Dims("mat[m k], vec[k] -> y[m]", ("mat", "vec"), "2 m k"),
     }
+
+    def inputs_text(self) -> str:
+        """The product, then what is added: `[4, 8] x [8, 6] + [6]`."""
+        added = self.slot("self")
+        factors = [str(list(s)) for i, s in enumerate(self.shapes) if i != added and s is not None]
+        return " x ".join(factors) + ("" if added is None else f" + {list(self.shapes[added] or ())}")
 
     def rule(self) -> Rule:
         """The product's dims; the added tensor has those of the output, and is in every linear group."""

@@ -35,10 +35,8 @@ from dtorch.op.signature import Row
 from dtorch.ops.standard.statistics import Statistics, wide
 
 
-class NormalizationBase(Statistics):
+class NormalizationBase(Statistics, abstract=True):
     """What forward and backward share."""
-
-    type = "Normalization"
 
     @property
     def batch(self) -> Names:
@@ -113,8 +111,11 @@ class NormalizationBase(Statistics):
 class Normalization(NormalizationBase):
     """Forward."""
 
-    type = "Normalization"
     torch_ops = ("aten.native_layer_norm", "aten._fused_rms_norm")
+    kinds: ClassVar[Mapping[str, str]] = {
+        "aten.native_layer_norm": "LayerNorm",
+        "aten._fused_rms_norm": "RMSNorm",
+    }
 
     def rule(self) -> Rule:
         """Leading dims are kept, the last ones need statistics."""
@@ -153,9 +154,12 @@ class Normalization(NormalizationBase):
 class NormalizationBackward(NormalizationBase):
     """Backward."""
 
-    type = "Normalization"
     torch_ops = ("aten.native_layer_norm_backward", "aten._fused_rms_norm_backward")
     gradient_of: ClassVar[Mapping[int, str]] = {0: "input", 1: "weight", 2: "bias"}
+    kinds: ClassVar[Mapping[str, str]] = {
+        "aten.native_layer_norm_backward": "LayerNormBackward",
+        "aten._fused_rms_norm_backward": "RMSNormBackward",
+    }
 
     def rule(self) -> Rule:
         """The leading dims are summed in the gradients of weight and bias."""

@@ -36,6 +36,7 @@ class Outer(Operator):
 class AddOuter(AddMatmul):
     """torch.addr."""
 
+    kinds = "Outer"
     type = "Outer"
     rules: ClassVar[Mapping[str, Dims]] = {
         "aten.addr": Dims("vec1[m], vec2[n] -> y[m n]", ("vec1", "vec2"), "m n"),

@@ -9,7 +9,7 @@ from dtorch.op.operator import Operator
 from dtorch.op.signature import PlacementSignature, Row
 
 
-class PendingRows(Operator):
+class PendingRows(Operator, abstract=True):
     """Base of operators of which some outputs are linear in an input, others are without it."""
 
     def pending_rows(self) -> Sequence[Row]:

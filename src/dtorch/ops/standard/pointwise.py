@@ -21,8 +21,8 @@ from dtorch.op.dims import Rule, broadcast_names
 from dtorch.op.operator import Operator
 
 
-class Pointwise(Operator):
-    """Any operator that torch tags as element-wise, and base of the families that know more about theirs."""
+class Pointwise(Operator, abstract=True):
+    """Base of the element-wise families."""
 
     def rule(self) -> Rule:
         """Right-aligned names, one output each."""

@@ -23,7 +23,7 @@ from dtorch.op.operator import Local, Operator
 from dtorch.ops.standard.view import LayoutOperator
 
 
-class Rearrange(Operator):
+class Rearrange(Operator, abstract=True):
     """Base: dims that move are uncut, others stay; linear."""
 
     def moving(self) -> set[int]:
@@ -40,7 +40,6 @@ class Rearrange(Operator):
 class Flip(Rearrange):
     """flip(dims), roll(shifts, dims)."""
 
-    type = "Rearrange"
     torch_ops = ("aten.flip", "aten.roll")
 
     def moving(self) -> set[int]:
@@ -55,6 +54,7 @@ class Pad(Rearrange):
     """constant_pad_nd(pad, value): pad counts from the last dim."""
 
     torch_ops = ("aten.constant_pad_nd",)
+    kinds = "Pad"
 
     def moving(self) -> set[int]:
         """Padded (or, with negative numbers, cropped) dims."""
@@ -105,7 +105,6 @@ def _numbers(runs: Sequence[tuple[int, int]], device: torch.device) -> torch.Ten
 class Repeat(LayoutOperator):
     """repeat(repeats): local, since repeating a part gives its share of every repetition."""
 
-    type = "Rearrange"
     torch_ops = ("aten.repeat",)
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:

@@ -12,7 +12,7 @@ from dtorch.op.dims import Rule
 from dtorch.ops.standard.statistics import Statistics, dim_names, kept_names, named_dims, reduced_shape
 
 
-class Reduction(Statistics):
+class Reduction(Statistics, abstract=True):
     """Base of reductions over the dims that the argument `dim` names."""
 
     @property

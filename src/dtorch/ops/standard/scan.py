@@ -34,10 +34,8 @@ _JOIN: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-class ScanBase(Statistics):
+class ScanBase(Statistics, abstract=True):
     """What all scans share."""
-
-    type = "Scan"
 
     @property
     def dim(self) -> int:
@@ -110,7 +108,6 @@ class ScanBase(Statistics):
 class Scan(ScanBase):
     """Totals of which later ones are earlier ones joined with more."""
 
-    type = "Scan"
     torch_ops = ("aten.cumsum", "aten.cumprod", "aten.logcumsumexp")
 
     def is_linear(self) -> bool:

@@ -46,10 +46,8 @@ _MASKS = ("attn_mask", "attn_bias")
 _SUMS = ("logsumexp", "log_sumexp")
 
 
-class SdpaBase(Composed):
+class SdpaBase(Composed, abstract=True):
     """What forward and backward share."""
-
-    type = "Sdpa"
 
     def sizes(self) -> dict[str, int]:
         """Heads of q are groups, one for each head of k."""
@@ -174,7 +172,6 @@ class SdpaBase(Composed):
 class Sdpa(SdpaBase):
     """Forward."""
 
-    type = "Sdpa"
     torch_ops = (
         "aten._scaled_dot_product_flash_attention_for_cpu",
         "aten._scaled_dot_product_flash_attention.default",
@@ -182,6 +179,7 @@ class Sdpa(SdpaBase):
         "aten._scaled_dot_product_cudnn_attention",
         "aten._scaled_dot_product_fused_attention_overrideable",
     )
+    kinds = "Sdpa"
 
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
         """The output, the logarithms of sums, and what a kernel keeps for its backward."""
@@ -205,7 +203,6 @@ class Sdpa(SdpaBase):
 class SdpaBackward(SdpaBase):
     """Backward."""
 
-    type = "Sdpa"
     torch_ops = (
         "aten._scaled_dot_product_flash_attention_for_cpu_backward",
         "aten._scaled_dot_product_flash_attention_backward.default",
@@ -213,6 +210,7 @@ class SdpaBackward(SdpaBase):
         "aten._scaled_dot_product_cudnn_attention_backward",
         "aten._scaled_dot_product_fused_attention_overrideable_backward",
     )
+    kinds = "SdpaBackward"
     gradient_of: ClassVar[Mapping[int, str]] = {0: "query", 1: "key", 2: "value", 3: "attn_bias"}
 
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:

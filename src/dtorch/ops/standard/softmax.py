@@ -18,8 +18,8 @@ Price       where the softmax's dim is cut: two all-reduces forward (m and s), o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch._prims_common import canonicalize_dim
@@ -30,10 +30,8 @@ from dtorch.ops.standard.logsumexp import local_max
 from dtorch.ops.standard.statistics import Statistics, dim_names, wide
 
 
-class SoftmaxBase(Statistics):
+class SoftmaxBase(Statistics, abstract=True):
     """What forward and backward share."""
-
-    type = "Softmax"
 
     @property
     def dim(self) -> int:
@@ -57,7 +55,6 @@ class SoftmaxBase(Statistics):
 class Softmax(SoftmaxBase):
     """The softmax family, forward."""
 
-    type = "Softmax"
     torch_ops = ("aten._softmax", "aten._log_softmax", "aten._safe_softmax")
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
@@ -83,8 +80,11 @@ class Softmax(SoftmaxBase):
 class SoftmaxBackward(SoftmaxBase):
     """The softmax family, backward."""
 
-    type = "Softmax"
     torch_ops = ("aten._softmax_backward_data", "aten._log_softmax_backward_data")
+    kinds: ClassVar[Mapping[str, str]] = {
+        "aten._softmax_backward_data": "SoftmaxBackward",
+        "aten._log_softmax_backward_data": "LogSoftmaxBackward",
+    }
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """One sum for each row."""

@@ -26,7 +26,7 @@ from dtorch.ops.standard.pending import PendingRows
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class Statistics(PendingRows):
+class Statistics(PendingRows, abstract=True):
     """Base of operators with `d~` dims."""
 
     needs_siblings = True

@@ -34,6 +34,7 @@ class VectorNorm(Reduction):
 
     type = "Reduce"
     torch_ops = ("aten.linalg_vector_norm",)
+    kinds = "VectorNorm"
 
     def rule(self) -> Rule:
         """As every reduction's."""

@@ -17,7 +17,7 @@ from dtorch.op.choice import Choice
 from dtorch.op.operator import Local, Operator
 
 
-class LayoutOperator(Operator):
+class LayoutOperator(Operator, abstract=True):
     """Base of operators with one input whose outputs' layouts are a function of the input's."""
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
@@ -66,9 +66,12 @@ def _only(layout: Layout, axis: int) -> Layout:
 
 
 class View(LayoutOperator):
-    """view, and what is a view by its sizes: _unsafe_view, flatten, unflatten."""
+    """view, and what is a view by its sizes: _unsafe_view, unflatten."""
 
     torch_ops: ClassVar[Sequence[str]] = ("aten.view.default", "aten._unsafe_view")
+    kinds: ClassVar[Mapping[str, str]] = {
+        "aten._unsafe_view": "View",
+    }
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
         """Merge and split dims."""
@@ -89,47 +92,9 @@ class View(LayoutOperator):
 class Identity(LayoutOperator):
     """Views of the whole tensor as it is."""
 
+    type = "View"
     torch_ops: ClassVar[Sequence[str]] = ("aten.alias", "aten.detach", "aten.lift_fresh")
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
         """Unchanged."""
         return [layout]
-
-
-class Permute(LayoutOperator):
-    """permute and numpy_T-like full reversals."""
-
-    torch_ops = ("aten.permute", "aten.t", "aten.transpose.int")
-
-    def order(self) -> list[int]:
-        """The input dim that each output dim is."""
-        ndim = len(self.shapes[0] or ())
-        order = list(range(ndim))
-        if self.name == "aten.permute":
-            return [d % ndim if ndim else d for d in self.arguments["dims"]]
-        if self.name == "aten.t":
-            return order[::-1]
-        if ndim:
-            a, b = self.arguments["dim0"] % ndim, self.arguments["dim1"] % ndim
-            order[a], order[b] = order[b], order[a]
-        return order
-
-    def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
-        """Dims reordered."""
-        return [layout.permute(self.order())]
-
-
-class Expand(LayoutOperator):
-    """expand: size-1 dims repeated, new dims in front."""
-
-    torch_ops = ("aten.expand",)
-
-    def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
-        """New dims uncut."""
-        return [layout.expand(self.output_metas[0].shape)]  # type: ignore[union-attr]
-
-    def localize(self, coord: tuple[int, ...]) -> Local:
-        """Sizes of the local output."""
-        output = self.outputs[0]
-        assert output is not None
-        return self.localized(coord, size=list(output.layout.local_shape(coord)))

@@ -27,7 +27,7 @@ from dtorch.op.operator import Local, Operator
 from dtorch.ops.standard.view import LayoutOperator
 
 
-class Along(LayoutOperator):
+class Along(LayoutOperator, abstract=True):
     """Base of operators that take one dim apart: an axis in the way moves to another dim, if it can."""
 
     def unblocked(self, layout: Layout) -> Layout:
@@ -46,20 +46,24 @@ class Along(LayoutOperator):
         return layout
 
 
-class Slice(Along):
-    """x[start:end:step] on one dim."""
+class GetItem(Along):
+    """x[start:end:step] and x[index], on one dim."""
 
-    type = "GetItem"
-    torch_ops = ("aten.slice.Tensor",)
+    torch_ops = ("aten.slice.Tensor", "aten.select.int")
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
-        """Local where the layout can follow."""
+        """A slice is local where the layout can follow, an element where the dim is not cut."""
         a = self.arguments
-        target = layout.slice(a["dim"], a["start"], a["end"], a["step"])
+        if self.name == "aten.select":
+            target = layout.select(a["dim"], a["index"])
+        else:
+            target = layout.slice(a["dim"], a["start"], a["end"], a["step"])
         return None if target is None else [target]
 
     def localize(self, coord: tuple[int, ...]) -> Local:
         """Bounds on this device."""
+        if self.name == "aten.select":
+            return super().localize(coord)
         a = self.arguments
         layout = self.layouts[0]
         assert layout is not None
@@ -67,22 +71,10 @@ class Slice(Along):
         return self.localized(coord, start=start, end=end)
 
 
-class Select(Along):
-    """x[index] on one dim."""
-
-    type = "GetItem"
-    torch_ops = ("aten.select.int",)
-
-    def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
-        """Local where the dim is not cut."""
-        target = layout.select(self.arguments["dim"], self.arguments["index"])
-        return None if target is None else [target]
-
-
 class SliceBackward(LayoutOperator):
     """Zeros of the input's size, with the gradient where the slice was."""
 
-    type = "GetItem"
+    type = "GetItemBackward"
     torch_ops = ("aten.slice_backward",)
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
@@ -121,7 +113,7 @@ class SliceBackward(LayoutOperator):
 class SelectBackward(LayoutOperator):
     """Zeros of the input's size, with the gradient at the index."""
 
-    type = "GetItem"
+    type = "GetItemBackward"
     torch_ops = ("aten.select_backward",)
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:

@@ -25,7 +25,7 @@ from dtorch.op.operator import Operator
 from dtorch.ops.standard.gather import index_names
 
 
-class SetItem(Operator):
+class Writing(Operator, abstract=True):
     """Base: writes at integer places."""
 
     def traffic_bytes(self) -> int:
@@ -48,7 +48,7 @@ class SetItem(Operator):
         return (frozenset(s for s in slots if s is not None),)
 
 
-class Scatter(SetItem):
+class Scatter(Writing):
     """scatter, scatter_add and scatter_reduce, with a source or a number."""
 
     type = "SetItem"
@@ -92,7 +92,7 @@ class Scatter(SetItem):
         return ()
 
 
-class IndexAdd(SetItem):
+class IndexAdd(Writing):
     """index_add, index_copy, index_fill along one dim."""
 
     type = "SetItem"
@@ -122,11 +122,11 @@ class IndexAdd(SetItem):
         return Rule(tuple(names), (held,), self.groups("self", value))
 
 
-class IndexPut(SetItem):
-    """index_put(indices, values, accumulate)."""
+class SetItem(Writing):
+    """x[i, :, j] = values: index_put(indices, values, accumulate)."""
 
-    type = "SetItem"
     torch_ops = ("aten.index_put", "aten._index_put_impl", "aten._unsafe_index_put")
+    kinds = "IndexPut"
 
     def rule(self) -> Rule:
         """Dims of x that are not indexed stay, and those of values that stand for them."""

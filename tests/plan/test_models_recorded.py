@@ -1,4 +1,4 @@
-"""Models recorded ahead: bit for bit what they give when each call runs at once, and how many plans they make."""
+"""Models recorded ahead: bit for bit what they give run at once, and how many plans they make."""
 
 from __future__ import annotations
 

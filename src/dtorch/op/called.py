@@ -13,7 +13,7 @@ from dtorch.errors import PlacementError
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import Operand
-from dtorch.op.param import OpParam, Slot, TorchCall
+from dtorch.op.param import OpParam, Slot, TorchCall, holds_slot
 from dtorch.op.schema import Schema, base_name, has_tag, schema_of
 
 _SHOWN = {
@@ -109,7 +109,7 @@ class Called:
         if isinstance(self.param, TorchCall):
             found = {name: self.arguments.get(name) for name in self.schema.names if name not in _SHOWN}
             defaults = {**dict.fromkeys(found), **self.schema.defaults}
-            return {name: v for name, v in found.items() if v != defaults[name] and not _holds_slot(v)}
+            return {name: v for name, v in found.items() if v != defaults[name] and not holds_slot(v)}
         fields = msgspec.structs.fields(self.param)
         found = {f.name: v for f in fields if (v := getattr(self.param, f.name)) != f.default}
         return {name: v for name, v in found.items() if isinstance(v, _PLAIN)}
@@ -138,9 +138,3 @@ class Called:
             return {}
         slots = {n: self.slot(name) for n, name in enumerate(self.schema.returned) if name is not None}
         return {n: i for n, i in slots.items() if i is not None}
-
-
-def _holds_slot(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(_holds_slot(item) for item in value)
-    return isinstance(value, Slot)

@@ -55,7 +55,8 @@ class ActivationBackward(Pointwise):
         "aten.threshold_backward", "aten.gelu_backward", "aten.silu_backward", "aten.sigmoid_backward",
         "aten.tanh_backward", "aten.elu_backward", "aten.leaky_relu_backward", "aten.hardtanh_backward",
         "aten.hardsigmoid_backward", "aten.hardswish_backward", "aten.mish_backward",
-        "aten.softplus_backward", "aten.softshrink_backward", "aten.hardshrink_backward", "aten.rrelu_with_noise_backward",
+        "aten.softplus_backward", "aten.softshrink_backward", "aten.hardshrink_backward",
+        "aten.rrelu_with_noise_backward",
         "aten._prelu_kernel_backward",
     )  # fmt: skip
     kinds: ClassVar[Mapping[str, str]] = {

@@ -217,8 +217,8 @@ STRICT: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ],
     ),
     "no rule of its own": (
-        lambda: S0_2.put(randn(5, 4)).renorm(2, 1, 1.0),
-        ["Renorm(", "input 0: [Shard(0)]", "R -> R", "cheapest fix (80 bytes): input 0.redistribute"],
+        lambda: S0_2.put(randn(5, 4)).histc(3, -1.0, 1.0),
+        ["Histc(", "input 0: [Shard(0)]", "R -> R", "cheapest fix (80 bytes): input 0.redistribute"],
     ),
 }
 

@@ -109,3 +109,12 @@ def test_halves():
     x = torch.randn(6, 9).bfloat16()
     found = F.cross_entropy(place(x, (4,), ("S1",)), T)
     torch.testing.assert_close(found.to_torch(), F.cross_entropy(x, T), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("places", ["S0", "S1", "P", "R"])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_gradient_of_no_samples_is_zero(places, reduction):
+    ignored = torch.full((6,), -100)
+    x = place(X.detach(), (4,), (places,)).requires_grad_()
+    F.cross_entropy(x, ignored, reduction=reduction).sum().backward()
+    assert not x.grad.to_torch().any()

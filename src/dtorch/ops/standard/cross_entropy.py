@@ -202,11 +202,13 @@ class CrossEntropyBackward(CrossEntropyBase):
 
     def _gradient(self, mine: Sequence[Any], coord: tuple[int, ...]) -> torch.Tensor:
         x, grad = mine[self.slot("self")], mine[self.slot("grad_output")]  # type: ignore[index]
-        place, _, scale = self.picks(mine, coord)
+        place, here, scale = self.picks(mine, coord)
         if self.arguments["reduction"] == MEAN:
             grad = grad / mine[self.slot("total_weight")]  # type: ignore[index]
         dim = 1 if x.ndim > 1 else 0
         dx = torch.zeros_like(x)
         if x.shape[dim]:
-            dx.scatter_(dim, place.unsqueeze(dim), (-scale * grad).to(x.dtype).unsqueeze(dim))
+            # Where nothing is picked, the gradient may be infinite: the mean of no samples divides by 0.
+            picked = torch.where(here, -scale * grad, 0)
+            dx.scatter_(dim, place.unsqueeze(dim), picked.to(x.dtype).unsqueeze(dim))
         return dx

@@ -340,3 +340,12 @@ def test_without_grad_nothing_requires_grad(mode: Any) -> None:
         assert not (leaf * 2).requires_grad
     assert (leaf * 2).requires_grad
     assert not leaf.detach().requires_grad
+
+
+def test_plain_gradient_given_by_hand_is_added_to():
+    mesh = dtorch.init_device_mesh("cpu", (4,))
+    w = dtorch.ones(5, 2, device_mesh=mesh, placements=[Shard(0)], requires_grad=True)
+    w.grad = torch.ones(5, 2)
+    (w * 2).sum().backward()
+    assert w.grad.placements == w.placements
+    assert w.grad.to_torch().eq(3).all()

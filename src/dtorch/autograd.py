@@ -35,6 +35,8 @@ def watch(leaf: Tensor) -> None:
         owner = seen()
         if owner is None or grad is None:  # torch hands undefined gradients to hooks too
             return None
+        if owner.grad is not None and not hasattr(owner.grad, "_operand"):  # the user's, plain
+            owner.grad = _at_home(owner.grad, owner)
         if _may_stay(grad, owner):
             return None
         if torch.is_grad_enabled():

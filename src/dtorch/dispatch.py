@@ -28,6 +28,7 @@ from dtorch.tensor import Tensor, wrap
 
 _SLOTS = [Slot(i) for i in range(4096)]
 _TENSOR = object()
+_INFINITE = float("inf")
 _GENERATOR = torch.Generator
 _TRUE, _FALSE = (bool, "True"), (bool, "False")
 _PLAIN_KEYWORDS = frozenset(
@@ -66,7 +67,8 @@ class Door:
     Attributes:
         func: the overload; a door stands for it in keys.
         handler: what answers it, None for the ordinary way.
-        free: positions and names of the arguments whose float value is an input, not part of the key.
+        free: positions and names of the arguments whose float value is an input, not part of the key; 0,
+            infinity and NaN are part of it, since no parts of a pending sum may meet them.
     """
 
     __slots__ = ("free", "func", "handler")
@@ -127,7 +129,7 @@ def _again(door: Door, args: tuple, kwargs: dict | None) -> Tensor | None:
         elif kind is bool:
             key.append(_TRUE if value else _FALSE)
         elif kind is float:
-            if i in door.free:
+            if i in door.free and 0.0 < abs(value) < _INFINITE:
                 scalars.append(Scalar(value))
                 key.append(float)
             else:
@@ -186,7 +188,7 @@ def _run(door: Door, args: tuple, kwargs: dict) -> Any:
         if kind is Tensor:
             tensors.append(value)
             key.append(value._operand.spec)
-        elif (kind is float and i in free) or kind is _GENERATOR:
+        elif (kind is float and i in free and 0.0 < abs(value) < _INFINITE) or kind is _GENERATOR:
             scalars.append(Scalar(value))
             key.append(kind)
         else:
@@ -194,7 +196,7 @@ def _run(door: Door, args: tuple, kwargs: dict) -> Any:
     for name, value in kwargs.items():
         key.append(name)
         kind = type(value)
-        if (kind is float and name in free) or kind is _GENERATOR:
+        if (kind is float and name in free and 0.0 < abs(value) < _INFINITE) or kind is _GENERATOR:
             scalars.append(Scalar(value))
             key.append(kind)
         else:
@@ -258,7 +260,7 @@ def _call(door: Door, args: tuple, kwargs: dict) -> TorchCall:
     slots, scalars = iter(_SLOTS), itertools.count(count)
 
     def template(value: Any, name: Any = None) -> Any:
-        if type(value) is float and name in free:
+        if type(value) is float and name in free and 0.0 < abs(value) < _INFINITE:
             return Slot(next(scalars), value)
         if type(value) is _GENERATOR:
             return Slot(next(scalars))

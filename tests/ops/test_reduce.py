@@ -191,3 +191,30 @@ def test_one_device_is_bit_equal():
         pairs = [(ours, theirs)] if isinstance(theirs, torch.Tensor) else list(zip(ours, theirs, strict=True))
         for a, b in pairs:
             assert torch.equal(a.to_torch(), b)
+
+
+@pytest.mark.parametrize("fn", [torch.var, torch.std])
+@pytest.mark.parametrize("places", ["R", "S0", "P"])
+def test_variance_of_whole_numbers_is_refused(fn, places):
+    with pytest.raises(RuntimeError, match="only support floating point"):
+        fn(place(torch.arange(6).view(3, 2), (2,), (places,)), 0)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x / 0,
+        lambda x: x / 0.0,
+        lambda x: x.clone().div_(0.0),
+        lambda x: x * float("inf"),
+        lambda x: x.clone().mul_(float("-inf")),
+        lambda x: x.add(x, alpha=float("inf")),
+        lambda x: x.addcmul(x, torch.ones(2), value=float("inf")),
+    ],
+)
+def test_pending_sums_meet_no_infinite_number(fn):
+    plain, mesh = torch.tensor([1.0, -2.0]), dtorch.init_device_mesh("cpu", (4,))
+    for x in (place(plain, (4,), ("P",)), dtorch.tensor(plain, device_mesh=mesh, placements=["P"])):
+        x * 2.0, x / 3.0  # the plans of other numbers are not these numbers'
+        torch.testing.assert_close(fn(x).to_torch(), fn(plain))
+        torch.testing.assert_close((x * 2.0).to_torch(), plain * 2)

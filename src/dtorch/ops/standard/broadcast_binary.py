@@ -10,7 +10,7 @@ Placements  as every element-wise operator (`pointwise.py`), and for pending sum
     add, sub    P   P   P     not with a number: it would be added once per device
     mul         P   R   P
     mul         R   P   P
-    div         P   R   P     not with rounding
+    div         P   R   P     not with rounding, nor by the number 0
 """
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ class BroadcastBinary(Pointwise):
             both = (self.slot("self"), self.slot("other"))
             return [{i} for i in both if i is not None]
         if self.name in ("aten.div", "aten.true_divide") and self.arguments.get("rounding_mode") is None:
-            return [self.slots("self")]
+            return [self.slots("self")] if self.arguments["other"] != 0 else []
         return []

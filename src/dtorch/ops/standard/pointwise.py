@@ -17,6 +17,8 @@ A kind that is linear in some inputs says so (`linear_inputs`), and lets pending
 
 from __future__ import annotations
 
+import cmath
+
 from dtorch.op.dims import Rule, broadcast_names
 from dtorch.op.operator import Operator
 
@@ -28,7 +30,9 @@ class Pointwise(Operator, abstract=True):
         """Right-aligned names, one output each."""
         names, output = broadcast_names(self.shapes)
         count = len(self.output_metas) or len(self.schema.returned)
-        groups = tuple(frozenset(group) for group in self.linear_inputs() if group)
+        finite = all(cmath.isfinite(v) for v in self.arguments.values() if isinstance(v, (float, complex)))
+        # Times infinity the parts of a sum, of both signs or 0, would add up to NaN.
+        groups = tuple(frozenset(group) for group in self.linear_inputs() if group) if finite else ()
         return Rule(names, (output,) * count, groups)
 
     def linear_inputs(self) -> list[set[int]]:

@@ -37,8 +37,8 @@ class Variance(Reduction):
     )  # fmt: skip
 
     def rule(self) -> Rule | None:
-        """As every reduction's; None for complex numbers, whose variance is real."""
-        if self.inputs[0].spec.dtype.is_complex:  # type: ignore[union-attr]
+        """As every reduction's; None for complex numbers, whose variance is real, and where torch refuses."""
+        if not self.inputs[0].spec.dtype.is_floating_point:  # type: ignore[union-attr]
             return None
         return self.reduction_rule(2 if "mean" in self.name else 1)
 

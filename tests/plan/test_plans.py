@@ -259,6 +259,7 @@ def test_values_are_freed_as_soon_as_nothing_wants_them(
         alive.append(len(storages))
         return execute(*args, **kwargs)
 
+    gc.freeze()  # what is older need not be looked through
     source = dtorch.Tensor(torch.zeros(1, 997), MESH, [Shard(1)], graph=graph)
 
     def step() -> dtorch.Tensor:
@@ -276,7 +277,8 @@ def test_values_are_freed_as_soon_as_nothing_wants_them(
     assert pending(result)
     graph.sync()
     monkeypatch.undo()
-    assert max(alive) - alive[0] <= 3, alive  # two shards and what is made of them; the source stays
+    gc.unfreeze()
+    assert max(alive) <= 8, alive  # two shards and what is made of them, beside the source's
     equal(result.to_torch(), torch.full((1, 997), 8.0))
 
 

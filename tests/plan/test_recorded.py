@@ -152,6 +152,26 @@ def test_sums_reduced_in_place_while_views_are_pending(graph: dtorch.Graph) -> N
         assert x.placements == view.placements == [Replicate()]
 
 
+def test_views_share_the_storage_of_a_tensor_that_is_gone(graph: dtorch.Graph) -> None:
+    for _ in range(4):
+        source = dtorch.Tensor(VALUES, MESH, [Partial()], graph=graph)
+        x = source + source
+        one, other = x.t(), x.view(-1)
+        del x
+        graph.sync()
+        one.relu_()
+        equal(one.to_torch(), (VALUES * 2).relu().t())
+        equal(other.to_torch(), (VALUES * 2).relu().view(-1))
+        y = dtorch.Tensor(VALUES, MESH, graph=graph) + 1.0
+        view = y.t()[1:]
+        del y
+        graph.sync()
+        flat = view.as_strided((12,), (1,), 0)
+        flat.add_(1.0)
+        equal(flat.to_torch(), VALUES.view(-1) + 2)
+        equal(view.to_torch(), (VALUES + 2).t()[1:])
+
+
 # -- threads and graphs ----------------------------------------------------------------------------------
 
 

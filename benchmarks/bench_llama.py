@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks.harness import Row, timed
+from benchmarks.harness import Row, ran, timed
 
 
 def rows() -> Iterator[Row]:
@@ -88,7 +88,8 @@ def _model() -> torch.nn.Module:
 def _forward(model: torch.nn.Module, ids: torch.Tensor, mode: Callable) -> Callable[[], object]:
     def run() -> object:
         with mode():
-            return model(ids, use_cache=False).logits
+            logits = model(ids, use_cache=False).logits
+        return ran(logits)
 
     return run
 
@@ -100,5 +101,6 @@ def _step(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], object]:
         optimizer.zero_grad()
         model(ids, labels=ids, use_cache=False).loss.backward()
         optimizer.step()
+        ran(next(model.parameters()))
 
     return run

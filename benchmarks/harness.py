@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Measure = Callable[[], float]
 
@@ -64,6 +64,14 @@ def timed(function: Callable[[], object], calls: int = 1) -> Measure:
         return (time.perf_counter() - start) / calls
 
     return measure
+
+
+def ran(tensor: Any) -> Any:
+    """The tensor, once what was recorded before it has run; a plain or torch-distributed one has run already."""
+    graph = getattr(tensor, "graph", None)
+    if graph is not None:
+        graph.sync()
+    return tensor
 
 
 def measure(row: Row, tick: Callable[[], None] = lambda: None) -> Result:

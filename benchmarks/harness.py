@@ -67,7 +67,7 @@ def timed(function: Callable[[], object], calls: int = 1) -> Measure:
 
 
 def ran(tensor: Any) -> Any:
-    """The tensor, once what was recorded before it has run; a plain or torch-distributed one has run already."""
+    """The tensor, once what was recorded before it has run; other tensors than ours have run already."""
     graph = getattr(tensor, "graph", None)
     if graph is not None:
         graph.sync()

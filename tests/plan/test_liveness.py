@@ -32,18 +32,18 @@ def chain(x):
     return (w * w).sin()
 
 
-def test_only_the_result_of_a_chain_is_wanted(taken):
+def test_only_the_result_of_a_chain_is_wanted(taken, graph):
     mesh = dtorch.DeviceMesh("cpu", [0, 1])
-    x = dtorch.Tensor(torch.randn(4, 4), device_mesh=mesh, placements=[Shard(0)])
+    x = dtorch.Tensor(torch.randn(4, 4), device_mesh=mesh, placements=[Shard(0)], graph=graph)
     for _ in range(3):  # the first time each call runs at once
         result = chain(x)
         result.graph.sync()
     assert taken[-1] == [[False], [False], [False], [False], [True]]
 
 
-def test_a_dropped_chain_does_not_run(taken):
+def test_a_dropped_chain_does_not_run(taken, graph):
     mesh = dtorch.DeviceMesh("cpu", [0, 1])
-    x = dtorch.Tensor(torch.randn(4, 4), device_mesh=mesh, placements=[Shard(0)])
+    x = dtorch.Tensor(torch.randn(4, 4), device_mesh=mesh, placements=[Shard(0)], graph=graph)
     for _ in range(2):
         chain(x).graph.sync()
     taken.clear()

@@ -29,7 +29,9 @@ from dtorch.tensor import Tensor, wrap
 _SLOTS = [Slot(i) for i in range(4096)]
 _TENSOR = object()
 _INFINITE = float("inf")
-_GENERATOR = torch.Generator
+_GENERATOR, _PROXY = torch.Generator, torch._C._TorchDispatchModeKey.PROXY
+_MODES, _MODE = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_mode
+_NOT_TRACED = "only distributed inputs can be traced, and neither by torch.func.linearize nor by torch.export"
 _TRUE, _FALSE = (bool, "True"), (bool, "False")
 _PLAIN_KEYWORDS = frozenset(
     (int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -107,7 +109,7 @@ def _again(door: Door, args: tuple, kwargs: dict | None) -> Tensor | None:
     It does nothing that `_run` does not; it leaves out what such a call cannot need.
     """
     first = args[0] if args else None
-    if type(first) is not Tensor:
+    if type(first) is not Tensor or _MODES():
         return None
     mesh, graph = first._operand.spec.mesh, first._graph
     key: list[Any] = [door]
@@ -165,7 +167,9 @@ def _wrap_view(output: Operand, graph: Graph, base: torch.Tensor) -> Tensor:
 
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
     """Add a call to its graph the ordinary way, whatever handler its overload has."""
-    return _run(_DOORS.get(id(func)) or _door(func), args, kwargs)
+    door = _DOORS.get(id(func)) or _door(func)
+    result = _again(door, args, kwargs)
+    return _run(door, args, kwargs) if result is None else result
 
 
 def _handler_of_kind(func: Any) -> Handler | None:
@@ -179,6 +183,8 @@ def _decompose(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _run(door: Door, args: tuple, kwargs: dict) -> Any:
     """Scan, add to the graph, wrap what comes out."""
+    if _MODES() and _MODE(_PROXY) is not None:
+        raise UnsupportedError(f"make_fx would make a constant of {name_of(door.func)}: {_NOT_TRACED}")
     tensors: list[torch.Tensor] = []
     scalars: list[Scalar] = []
     key: list[Any] = [door]
@@ -361,6 +367,8 @@ def operand_of(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
 def _replicated(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
     if tensor.device.type == "meta":
         raise UnsupportedError("a meta tensor has no value to mix with distributed tensors")
+    if tensor.layout is not torch.strided:
+        raise UnsupportedError(f"{tensor.layout} tensors do not mix with distributed ones; x.to_dense() does")
     if mesh.shares_storage:
         parts = [tensor.to(mesh.torch_device(0))] * mesh.size
     else:

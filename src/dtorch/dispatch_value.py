@@ -52,6 +52,16 @@ def _copy(func: Any, args: tuple, kwargs: dict) -> Any:
     return run(func, (target, source, *rest), kwargs)
 
 
+@handles(aten._to_copy.default)
+def _to_copy(func: Any, args: tuple, kwargs: dict) -> Any:
+    """A copy on the meta device has no value to spread, so it is a plain tensor."""
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type != "meta":
+        return run(func, args, kwargs)
+    x = args[0]
+    return func(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), *args[1:], **kwargs)
+
+
 def _brought(source: Tensor, target: Tensor) -> Tensor:
     """The source on the target's mesh, cut as the target where shapes agree."""
     mesh, graph, have = target._operand.spec.mesh, source._graph, source._operand.spec

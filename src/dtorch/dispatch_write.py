@@ -12,6 +12,8 @@ from dtorch.op.operand import Operand
 from dtorch.op.schema import functional_of_in_place, functional_of_out, has_tag, schema_of
 from dtorch.tensor import Tensor, wrap
 
+aten = torch.ops.aten
+
 _MAY_WRITE_PLAIN = (
     "copy_",
     "index_copy_",
@@ -61,6 +63,55 @@ def _store(target: torch.Tensor, value: Any) -> None:
     target.copy_(full)
 
 
+@handles(aten.resize_.default, aten.resize_as_.default)
+def _resize(func: Any, args: tuple, kwargs: dict) -> Any:
+    """No more elements than before are a view put in the tensor's place; more need a storage of their own."""
+    target, size = args[0], args[1].shape if isinstance(args[1], torch.Tensor) else torch.Size(args[1])
+    if not isinstance(target, Tensor):
+        return func(target, torch.empty(size, device="meta") if func is aten.resize_as_.default else size)
+    if target.requires_grad:
+        raise RuntimeError("cannot resize variables that require grad")  # torch's own words
+    if target.shape == size:
+        return target
+    if target.numel() >= size.numel() and target.is_contiguous():
+        flat = target if target.numel() == size.numel() else target.view(-1)[: size.numel()]
+        return _put(target, flat.view(size))
+    if target.numel() and (target._operand.shared is not None or not target.is_contiguous()):
+        raise UnsupportedError(
+            f"resize_ of {list(target.shape)} to {list(size)}: the storage of a distributed tensor "
+            "that has views or was written cannot grow in place; make a new tensor, x.new_empty(sizes)"
+        )
+    found = target.new_zeros(size)
+    found.view(-1)[: target.numel()].copy_(target.view(-1))
+    return _put(target, found)
+
+
+@handles(
+    aten.set_.source_Tensor,
+    aten.set_.default,
+    aten.set_.source_Storage,
+    aten.set_.source_Storage_storage_offset,
+    aten.set_.source_Tensor_storage_offset,
+)
+def _set(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Sharing memory is for distributed tensors among themselves."""
+    target, source = args[0], args[1] if len(args) == 2 else None
+    if isinstance(target, Tensor) and isinstance(source, Tensor) and target.dtype == source.dtype:
+        return _put(target, source)
+    raise UnsupportedError(
+        f"{name_of(func)}: a distributed tensor shares memory with distributed tensors of its dtype only; "
+        "x.data = values replaces its value, x.copy_(values) writes it"
+    )
+
+
+def _put(target: Tensor, value: Any) -> Tensor:
+    """Let a tensor be another one from now on, sharing its storage."""
+    with torch._C._DisableTorchDispatch():
+        aten.set_.source_Tensor(target, value)
+    target._operand, target._graph = value._operand, value._graph
+    return target
+
+
 @handles_kind(lambda func: has_tag(func, torch.Tag.inplace_view))
 def _in_place_view(func: Any, args: tuple, kwargs: dict) -> Any:
     """`squeeze_`, `t_` and their like change the tensor's own shape: view, then put the view in its place."""
@@ -95,7 +146,7 @@ def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:
             )
 
 
-@handles(torch.ops.aten.as_strided.default)
+@handles(aten.as_strided.default)
 def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
     """A view of the root's storage, whatever part of it the given tensor is."""
     x, size, stride = args[:3]

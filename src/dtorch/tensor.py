@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
 
-from dtorch import autograd, redistribute, tensor_state, tensor_text
+from dtorch import autograd, redistribute, tensor_memory, tensor_state, tensor_text
 from dtorch.errors import DeviceError, PlacementError, UnsupportedError
 from dtorch.future import TensorFuture, events_on
 from dtorch.graph.graph import Graph
@@ -312,12 +313,14 @@ class Tensor(torch.Tensor):
     def data(self, value: torch.Tensor) -> None:
         tensor_state.set_data(self, value)
 
-    def share_memory_(self) -> Tensor:
-        """Move the parts to memory that other processes can map."""
-        for part in self._graph.parts(self._operand):
-            part.share_memory_()
-        return self
-
+    share_memory_ = tensor_memory.share_memory_
+    is_shared = tensor_memory.is_shared
+    data_ptr = tensor_memory.data_ptr
+    storage = tensor_memory.storage
+    untyped_storage = tensor_memory.untyped_storage
+    new_tensor = tensor_memory.new_tensor  # type: ignore[assignment]
+    __bool__, __int__, __float__ = tensor_memory.as_bool, tensor_memory.as_int, tensor_memory.as_float
+    __complex__, __index__ = tensor_memory.as_complex, tensor_memory.as_index
     __copy__ = tensor_state.shallow_copy
     __deepcopy__ = tensor_state.deep_copy
     __dlpack__ = tensor_state.dlpack
@@ -367,7 +370,10 @@ def leaf(
     return tensor
 
 
+default_collate_fn_map[Tensor] = tensor_memory.collate
+
 _make_wrapper = torch.Tensor._make_wrapper_subclass
+_forbid_data_pointer = torch._C._set_throw_on_mutable_data_ptr
 
 
 def wrap(operand: Operand, graph: Graph, requires_grad: bool = False) -> Tensor:
@@ -385,6 +391,7 @@ def wrap(operand: Operand, graph: Graph, requires_grad: bool = False) -> Tensor:
         False,
         requires_grad,
     )
+    _forbid_data_pointer(tensor)  # a capsule of to_dlpack would hold a null pointer
     tensor._operand = operand
     tensor._graph = graph
     return tensor

@@ -26,12 +26,12 @@ from dtorch.tensor_layout import compact_stride, layout_of
 
 def moved(x: Tensor, mesh: DeviceMesh, layout: Layout) -> Tensor:
     """The same value on a mesh, under a layout for it; its gradient comes back to the old mesh."""
-    return _Redistribute.apply(x, mesh, layout)
+    return _converted(x, mesh, layout) if _is_constant(x) else _Redistribute.apply(x, mesh, layout)
 
 
 def full_value(x: Tensor) -> torch.Tensor:
     """The full value as a plain tensor; the gradient is spread as the tensor was."""
-    return _ToTorch.apply(x)
+    return x._graph.read(x._operand) if _is_constant(x) else _ToTorch.apply(x)
 
 
 def reread(x: Tensor, placements: Any) -> Tensor:
@@ -39,20 +39,29 @@ def reread(x: Tensor, placements: Any) -> Tensor:
     return _Reinterpret.apply(x, placements)
 
 
+def _is_constant(x: Tensor) -> bool:
+    """Whether a torch.func transform runs, to which the tensor is constant; it refuses such functions."""
+    return torch._C._are_functorch_transforms_active() and not x.requires_grad
+
+
+def _converted(x: Tensor, mesh: DeviceMesh, target: Layout) -> Tensor:
+    operand, graph = x._operand, x._graph
+    with graph.lock, torch._C.DisableTorchFunction():
+        if target is operand.layout and mesh == operand.spec.mesh:
+            return wrap(operand, graph)
+        if operand.shared is not None and operand.shared.upstream is not None:
+            graph.parts(operand)  # a copied view, brought up to date
+        return wrap(graph.constructor.convert(operand, target, mesh, keep=False, implicit=False), graph)
+
+
 class _Redistribute(torch.autograd.Function):
     """Identity on the global value, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mesh: DeviceMesh, target: Layout) -> Tensor:
-        operand, graph = x._operand, x._graph
-        ctx.moved = mesh != operand.spec.mesh
-        ctx.back = operand.spec
-        with graph.lock, torch._C.DisableTorchFunction():
-            if target is operand.layout and not ctx.moved:
-                return wrap(operand, graph)
-            if operand.shared is not None and operand.shared.upstream is not None:
-                graph.parts(operand)  # a copied view, brought up to date
-            return wrap(graph.constructor.convert(operand, target, mesh, keep=False, implicit=False), graph)
+        ctx.back = x._operand.spec
+        ctx.moved = mesh != ctx.back.mesh
+        return _converted(x, mesh, target)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:

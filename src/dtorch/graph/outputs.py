@@ -62,9 +62,10 @@ def _plan_of(recipe: Recipe, operands: Sequence[Operand | None], parts: Parts) -
     result = parts[0]
     if not isinstance(result, torch.Tensor):
         return OutputPlan("value")
-    if result.layout is not torch.strided:
+    if result.layout is not torch.strided or result.is_quantized:
         raise PlacementError(
-            f"{recipe.operator.describe()} gives a {result.layout} tensor; dtorch holds strided ones"
+            f"{recipe.operator.describe()} gives a {'quantized' if result.is_quantized else result.layout} "
+            "tensor; dtorch holds strided ones"
         )
     spec = replicated_spec(recipe.operator.mesh, result)
     schema = recipe.operator.schema

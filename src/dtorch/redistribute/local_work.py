@@ -8,6 +8,7 @@ import torch
 
 _GUARDS = (
     torch._C._AutoDispatchBelowADInplaceOrView,  # no history, and parts made in inference mode may be written
+    torch._C._DisableFuncTorch,  # a part must not become a transform's tensor
     torch._C._DisableAutocast,
     torch._C._DisableTorchDispatch,  # the user's dispatch modes
     torch._C.DisableTorchFunction,  # the user's function modes, torch.device(...) among them

@@ -95,6 +95,7 @@ __all__ = [
     "PlanStats",
     "PlacementError",
     "Replicate",
+    "Report",
     "SdpaOption",
     "Shard",
     "ShapeError",
@@ -103,8 +104,11 @@ __all__ = [
     "UnsupportedError",
     "VoidFutureCollect",
     "arange",
+    "described_mesh",
     "device_mesh",
+    "devices",
     "distribute_module",
+    "dry_run",
     "empty",
     "empty_like",
     "from_local",
@@ -119,6 +123,7 @@ __all__ = [
     "ones_like",
     "parallelize",
     "plan_stats",
+    "price",
     "rand",
     "rand_like",
     "randint",
@@ -133,6 +138,15 @@ __all__ = [
     "zeros_like",
 ]
 
+# Priced programs are not everyone's: their modules are imported when one of these names is first used.
+_LATE = {
+    "Report": "dtorch.report.report",
+    "described_mesh": "dtorch.perf.device",
+    "devices": "dtorch.perf.device",
+    "dry_run": "dtorch.perf.dry_run",
+    "price": "dtorch.report.price",
+}
+
 _SUBMODULES = frozenset(module.name for module in pkgutil.iter_modules(__path__))
 
 
@@ -140,6 +154,9 @@ def __getattr__(name: str) -> Any:
     """The thread's default graph; a submodule of dtorch; else what torch calls by that name."""
     if name == "default_graph":
         return Graph.default_graph()
+    if name in _LATE:
+        found = globals()[name] = getattr(importlib.import_module(_LATE[name]), name)
+        return found
     if name in _SUBMODULES:
         return _with_torchs(importlib.import_module(f"{__name__}.{name}"))
     if name.startswith("__"):
@@ -151,7 +168,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(torch), *_SUBMODULES, "default_graph"})
+    return sorted({*globals(), *dir(torch), *_LATE, *_SUBMODULES, "default_graph"})
 
 
 def _with_torchs(module: ModuleType) -> ModuleType:

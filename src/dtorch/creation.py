@@ -18,7 +18,9 @@ from dtorch.errors import MeshError, UnsupportedError
 from dtorch.graph.graph import Graph
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
+from dtorch.op.operand import NoValue, keeps_value
 from dtorch.redistribute import dim_order
+from dtorch.spec import Spec
 from dtorch.tensor import Tensor, distribute, leaf
 from dtorch.tensor_layout import Placements, compact_stride, layout_of
 from dtorch.tensor_move import layout_of_parts
@@ -188,8 +190,10 @@ def from_local(
         order = dim_order(max(parts, key=torch.Tensor.numel))
         made = {at: _copy(parts[at], order, device_mesh.torch_device(at)) for at in dict.fromkeys(kept)}
     stride = compact_stride(layout.shape, order)
+    spec = Spec(layout.shape, stride, parts[0].dtype, layout, device_mesh)
+    held = keeps_value(device_mesh, spec.dtype, spec.numel)
     return leaf(
-        [made[at] for at in kept], layout, device_mesh, stride, graph or Graph.default_graph(), requires_grad
+        [made[at] for at in kept] if held else NoValue(), spec, graph or Graph.default_graph(), requires_grad
     )
 
 
@@ -234,9 +238,11 @@ def _factory(func: Callable[..., torch.Tensor], constant: Callable[[tuple], Any]
         mesh = get_default_device_mesh(device, device_mesh, graph)
         mesh.check_available()
         where = mesh.first_device() if constant is None else torch.device("meta")
+        if mesh.description is not None and func is not torch.arange:
+            where = torch.device("meta")  # nothing is drawn
         if like is not None:
             args = (_stand_in(like, where), *args[1:])
-        elif options.get("generator") is not None:
+        elif where.type != "meta" and options.get("generator") is not None:
             where = options["generator"].device
         with torch._C.DisableTorchFunction(), torch.no_grad(), default_dtype(graph.default_dtype):
             made = func(*args, device=where, **options)
@@ -272,8 +278,11 @@ def _filled(
     meta: torch.Tensor, value: Any, layout: Layout, mesh: DeviceMesh, graph: Graph, requires_grad: bool
 ) -> Tensor:
     """All elements the same (None: whatever is there), made part by part; pending sums hold it once."""
-    kept = layout.distinct() if mesh.shares_storage else tuple(range(mesh.size))
     order = dim_order(meta)
+    spec = Spec(layout.shape, compact_stride(layout.shape, order), meta.dtype, layout, mesh)
+    if not keeps_value(mesh, spec.dtype, spec.numel):
+        return leaf(NoValue(), spec, graph, requires_grad)
+    kept = layout.distinct() if mesh.shares_storage else tuple(range(mesh.size))
     made: dict[int, torch.Tensor] = {}
     with torch._C.DisableTorchFunction(), torch.no_grad():
         for at in dict.fromkeys(kept):
@@ -283,8 +292,7 @@ def _filled(
             made[at] = torch.empty_permuted(shape, order, dtype=meta.dtype, device=device)
             if value is not None or not holds:
                 made[at].fill_(value if holds else 0)
-    stride = compact_stride(layout.shape, order)
-    return leaf([made[at] for at in kept], layout, mesh, stride, graph, requires_grad)
+    return leaf([made[at] for at in kept], spec, graph, requires_grad)
 
 
 def _nothing(args: tuple) -> None:

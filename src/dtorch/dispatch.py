@@ -17,13 +17,11 @@ from dtorch.errors import MeshMismatchError, UnsupportedError
 from dtorch.graph.confirm import users_line
 from dtorch.graph.graph import Graph
 from dtorch.graph.recipe import Recipe
-from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op import registry
-from dtorch.op.operand import Operand, Scalar
+from dtorch.op.operand import NoValue, Operand, Scalar, replicated
 from dtorch.op.param import Slot, TorchCall
 from dtorch.op.schema import base_name, schema_of
-from dtorch.spec import Spec
 from dtorch.tensor import Tensor, wrap
 
 _SLOTS = [Slot(i) for i in range(4096)]
@@ -292,6 +290,8 @@ def _count(values: Any) -> int:
 def _carry_back(plain: torch.Tensor, operand: Operand) -> None:
     """Write into a plain tensor what was written into its copies on other devices."""
     assert operand.parts is not None
+    if isinstance(operand.parts, NoValue):
+        raise operand.parts.again()
     if operand.parts[0].data_ptr() != plain.data_ptr():
         plain.detach().copy_(operand.parts[0])
 
@@ -357,24 +357,11 @@ def operand_of(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
         operand = tensor._operand
         if operand.spec.mesh is mesh or operand.spec.mesh == mesh:
             return operand
-        return _replicated(tensor._graph.constructor.value(operand), mesh)
+        return replicated(tensor._graph.constructor.value(operand), mesh)
     if tensor.requires_grad:
         autograd.watch_plain(tensor)
         tensor = tensor.detach()
-    return _replicated(tensor, mesh)
-
-
-def _replicated(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
-    if tensor.device.type == "meta":
-        raise UnsupportedError("a meta tensor has no value to mix with distributed tensors")
-    if tensor.layout is not torch.strided:
-        raise UnsupportedError(f"{tensor.layout} tensors do not mix with distributed ones; x.to_dense() does")
-    if mesh.shares_storage:
-        parts = [tensor.to(mesh.torch_device(0))] * mesh.size
-    else:
-        parts = [tensor.to(mesh.torch_device(i)) for i in range(mesh.size)]
-    layout = Layout.replicate(mesh.shape, tensor.shape)
-    return Operand(Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype, layout, mesh), parts)
+    return replicated(tensor, mesh)
 
 
 def wrap_results(recipe: Recipe, results: Any, tensors: Sequence[torch.Tensor], graph: Graph) -> Any:

@@ -8,7 +8,7 @@ import torch
 
 from dtorch.dispatch import handles, handles_kind, name_of, run
 from dtorch.errors import UnsupportedError
-from dtorch.op.operand import Operand
+from dtorch.op.operand import NoValue, Operand
 from dtorch.op.schema import functional_of_in_place, functional_of_out, has_tag, schema_of
 from dtorch.tensor import Tensor, wrap
 
@@ -158,6 +158,7 @@ def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
     while (upstream := operand.buffer.upstream) is not None:
         operand = upstream.base
     buffer = operand.buffer
-    x._graph.parts(operand)
+    if not isinstance(operand.parts, NoValue):
+        x._graph.parts(operand)
     root = wrap(Operand(buffer.root_spec, buffer.root_parts, buffer), x._graph)
     return run(func, (root, size, stride, where), {})

@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from dtorch.errors import AxisError, DeviceError, MeshError
+from dtorch.mesh_description import Description
 from dtorch.mesh_input import parse_device_type, parse_ids, parse_names, whole_number
 from dtorch.options import GlobalOption
 
@@ -42,6 +43,7 @@ class DeviceMesh:
         ndim: number of axes.
         size: number of devices.
         coords: coordinate of each device, row by row.
+        description: the devices by their data sheet, on a mesh of `dtorch.described_mesh`; else None.
 
     Raises:
         MeshError: an unknown device type; ids that are no ints, negative, repeated, ragged or none at all;
@@ -49,11 +51,13 @@ class DeviceMesh:
     """
 
     __slots__ = (
-        "__weakref__", "_hash", "coords", "device_ids", "device_type", "dim_names", "ndim", "shape", "size",
+        "__weakref__", "_hash", "coords", "description", "device_ids", "device_type", "dim_names", "ndim",
+        "shape", "size",
     )  # fmt: skip
 
     _hash: int
     coords: tuple[tuple[int, ...], ...]
+    description: Description | None
     device_ids: tuple[int, ...]
     device_type: str
     dim_names: tuple[str, ...] | None
@@ -80,7 +84,12 @@ class DeviceMesh:
         self._fill(kind, ids, shape, parse_names(mesh_dim_names, len(shape)))
 
     def _fill(
-        self, kind: str, ids: tuple[int, ...], shape: tuple[int, ...], names: tuple[str, ...] | None
+        self,
+        kind: str,
+        ids: tuple[int, ...],
+        shape: tuple[int, ...],
+        names: tuple[str, ...] | None,
+        description: Description | None = None,
     ) -> None:
         values = {
             "device_type": kind,
@@ -90,7 +99,8 @@ class DeviceMesh:
             "ndim": len(shape),
             "size": len(ids),
             "coords": tuple(itertools.product(*map(range, shape))),
-            "_hash": hash((kind, ids, shape, names)),
+            "description": description,
+            "_hash": hash((kind, ids, shape, names, description)),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -212,7 +222,8 @@ class DeviceMesh:
         steps = [strides[axis] for axis in kept]
         ids = tuple(self.device_ids[start + sum(map(operator.mul, steps, coord))] for coord in coords)
         names = tuple(self.dim_names[axis] for axis in kept) if self.dim_names and kept else None
-        return _rebuild(self.device_type, ids, shape, names)
+        described = None if self.description is None else self.description.along(kept)
+        return _rebuild(self.device_type, ids, shape, names, described)
 
     # -- devices
 
@@ -301,22 +312,27 @@ class DeviceMesh:
     def __hash__(self) -> int:
         return self._hash
 
-    def _value(self) -> tuple[str, tuple[int, ...], tuple[int, ...], tuple[str, ...] | None]:
-        return self.device_type, self.device_ids, self.shape, self.dim_names
+    def _value(self) -> tuple[Any, ...]:
+        return self.device_type, self.device_ids, self.shape, self.dim_names, self.description
+
+    def described(self, description: Description) -> DeviceMesh:
+        """The same mesh on devices of a data sheet: tensors on it have no storage."""
+        return _rebuild("cpu", self.device_ids, self.shape, self.dim_names, description)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, self._value()
 
     def __repr__(self) -> str:
+        kind = self.device_type if self.description is None else self.description.device.name
         if not self.ndim:
             (id,) = self.device_ids
-            return f"DeviceMesh('{self.device_type}')" if not id else f"DeviceMesh('{self.device_type}:{id}')"
+            return f"DeviceMesh('{kind}')" if not id else f"DeviceMesh('{kind}:{id}')"
         names = self.dim_names
         shape = f"({', '.join(map('{}={}'.format, names, self.shape))})" if names else f"{self.shape}"
         if self.device_ids == tuple(range(self.size)):
             stride = tuple(math.prod(self.shape[axis + 1 :]) for axis in range(self.ndim))
-            return f"DeviceMesh({shape}, {self.device_type!r}, stride={stride})"
-        return f"DeviceMesh({shape}, {self.device_type!r}, ids={list(self.device_ids)})"
+            return f"DeviceMesh({shape}, {kind!r}, stride={stride})"
+        return f"DeviceMesh({shape}, {kind!r}, ids={list(self.device_ids)})"
 
     def _axes_text(self) -> str:
         if not self.ndim:
@@ -354,9 +370,13 @@ def init_device_mesh(
 
 
 def _rebuild(
-    kind: str, ids: tuple[int, ...], shape: tuple[int, ...], names: tuple[str, ...] | None
+    kind: str,
+    ids: tuple[int, ...],
+    shape: tuple[int, ...],
+    names: tuple[str, ...] | None,
+    description: Description | None = None,
 ) -> DeviceMesh:
     """A mesh from parts that were checked before."""
     mesh = object.__new__(DeviceMesh)
-    mesh._fill(kind, ids, shape, names)
+    mesh._fill(kind, ids, shape, names, description)
     return mesh

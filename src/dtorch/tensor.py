@@ -18,7 +18,7 @@ from dtorch.future import TensorFuture, events_on
 from dtorch.graph.graph import Graph
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
-from dtorch.op.operand import Operand
+from dtorch.op.operand import NoValue, Operand, Parts, keeps_value
 from dtorch.redistribute import dim_order
 from dtorch.spec import Spec
 from dtorch.tensor_layout import PlacementList, Placements, compact_stride, is_placements, layout_of
@@ -345,26 +345,21 @@ def distribute(
     """
     if full.layout is not torch.strided or full.is_quantized:
         raise UnsupportedError(f"a {full.layout} tensor cannot be distributed; x.to_dense() can")
-    if full.device.type == "meta":
+    if full.device.type == "meta" and mesh.description is None:
         raise DeviceError("a meta tensor has no value to distribute")
     mesh.check_available()
     layout = layout_of(placements, mesh, full.shape, None, axis_order)
+    parts: Parts = NoValue()
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        full = full.detach().resolve_conj().resolve_neg()
-        parts = redistribute.split(full, layout, mesh)
-    return leaf(parts, layout, mesh, compact_stride(full.shape, dim_order(full)), graph, requires_grad)
+        if full.device.type != "meta" and keeps_value(mesh, full.dtype, full.numel()):
+            full = full.detach().resolve_conj().resolve_neg()
+            parts = redistribute.split(full, layout, mesh)
+        stride = compact_stride(full.shape, dim_order(full))
+    return leaf(parts, Spec(layout.shape, stride, full.dtype, layout, mesh), graph, requires_grad)
 
 
-def leaf(
-    parts: list[torch.Tensor],
-    layout: Layout,
-    mesh: DeviceMesh,
-    stride: Sequence[int],
-    graph: Graph,
-    requires_grad: bool = False,
-) -> Tensor:
+def leaf(parts: Parts, spec: Spec, graph: Graph, requires_grad: bool = False) -> Tensor:
     """The leaf tensor of parts that nobody else holds, one per device in mesh order."""
-    spec = Spec(layout.shape, stride, parts[0].dtype, layout, mesh)
     tensor = wrap(Operand(spec, parts), graph, requires_grad)
     autograd.watch(tensor)
     return tensor

@@ -15,6 +15,7 @@ from dtorch.errors import (
     ShapeError,
     UnsupportedError,
 )
+from dtorch.graph import aliasing
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import Operand
@@ -50,7 +51,7 @@ def _converted(x: Tensor, mesh: DeviceMesh, target: Layout) -> Tensor:
         if target is operand.layout and mesh == operand.spec.mesh:
             return wrap(operand, graph)
         if operand.shared is not None and operand.shared.upstream is not None:
-            graph.parts(operand)  # a copied view, brought up to date
+            aliasing.refresh(graph.constructor, operand)  # a copied view, brought up to date
         return wrap(graph.constructor.convert(operand, target, mesh, keep=False, implicit=False), graph)
 
 
@@ -288,10 +289,10 @@ def target_of(tensor: Tensor, args: tuple, kwargs: dict) -> tuple[DeviceMesh | N
 
 
 def _mesh_on(mesh: DeviceMesh, kind: str, index: int | None) -> DeviceMesh:
-    """The mesh on devices of another type; a single device may also be named."""
-    if mesh.size == 1 and not mesh.ndim:
+    """The mesh on devices of another type; a single device may also be named. Described devices stay."""
+    if mesh.description is None and mesh.size == 1 and not mesh.ndim:
         return DeviceMesh(kind if index is None else f"{kind}:{index}")
-    if kind == mesh.device_type and (index is None or kind == "cpu"):
+    if mesh.description is not None or (kind == mesh.device_type and (index is None or kind == "cpu")):
         return mesh
     if index is not None or kind not in ("cpu", "cuda"):
         where = kind if index is None else f"{kind}:{index}"

@@ -15,7 +15,7 @@ from dtorch.errors import PlacementError
 from dtorch.graph.graph import Graph
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
-from dtorch.op.operand import Operand, Parts, copied
+from dtorch.op.operand import NoValue, Operand, Parts, copied
 from dtorch.redistribute import dim_order
 from dtorch.spec import Spec
 from dtorch.tensor_layout import compact_stride, layout_of
@@ -92,7 +92,8 @@ def deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
             "detach() the tensor first"
         )
     with torch.no_grad(), torch._C.DisableTorchFunction():
-        parts = copied(tensor._graph.parts(tensor._operand))
+        there = tensor._operand.parts
+        parts = copied(there if isinstance(there, NoValue) else tensor._graph.parts(tensor._operand))
         twin = wrap(Operand(_compact(tensor._operand.spec), parts), tensor._graph)
         memo[id(tensor)] = twin
         _dressed(twin, tensor.requires_grad, copy.deepcopy(_attributes(tensor), memo))

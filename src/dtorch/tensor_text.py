@@ -8,6 +8,8 @@ import torch
 from torch import _tensor_str
 from torch.utils._python_dispatch import _disable_current_modes
 
+from dtorch.op.operand import NoValue
+
 if TYPE_CHECKING:
     from dtorch.layout import Layout
     from dtorch.tensor import Tensor
@@ -37,6 +39,8 @@ def _line(tensor: Tensor) -> str:
 
 
 def _values(tensor: Tensor) -> str:
+    if isinstance(tensor._operand.parts, NoValue):
+        return "..."
     try:
         with torch._C.DisableTorchFunction(), torch.no_grad(), _disable_current_modes():
             parts = [part.detach() for part in tensor._graph.parts(tensor._operand)]

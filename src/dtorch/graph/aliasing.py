@@ -10,7 +10,7 @@ import torch
 from dtorch import redistribute
 from dtorch.layout import Layout
 from dtorch.op.call import flatten
-from dtorch.op.operand import Buffer, Operand, Parts
+from dtorch.op.operand import Buffer, NoValue, Operand, Parts
 from dtorch.op.operator import Operator
 from dtorch.op.param import fill
 from dtorch.redistribute.local_work import LocalWork
@@ -45,6 +45,10 @@ def refresh(constructor: GraphConstructor, operand: Operand) -> None:
         return
     buffer = operand.buffer
     full = _whole(constructor, base)
+    if full is None:
+        lose(operand)
+        upstream.seen = base.buffer.version
+        return
     with LocalWork():
         view = upstream.view(full)
         _copy_into(_stored(buffer), redistribute.split(view, buffer.root_spec.layout, buffer.root_spec.mesh))
@@ -62,9 +66,12 @@ def touched(constructor: GraphConstructor, operand: Operand) -> None:
     base = upstream.base
     full = _whole(constructor, base)
     value = _whole(constructor, Operand(buffer.root_spec, buffer.root_parts))
-    with LocalWork():
-        upstream.view(full).copy_(value)
-        _copy_into(constructor.parts(base), redistribute.split(full, base.layout, base.spec.mesh))
+    if full is None or value is None:
+        lose(base)
+    else:
+        with LocalWork():
+            upstream.view(full).copy_(value)
+            _copy_into(constructor.parts(base), redistribute.split(full, base.layout, base.spec.mesh))
     touched(constructor, base)
     upstream.seen = base.buffer.version
 
@@ -73,8 +80,21 @@ def overwrite(constructor: GraphConstructor, operand: Operand, value: Operand) -
     """Write a value, under whatever layout, into an operand and all its aliases."""
     assert operand.parts is not None
     moved = constructor.convert(value, operand.layout, keep=False)
-    _copy_into(operand.parts, constructor.parts(moved))
+    if isinstance(moved.parts, NoValue):
+        lose(operand)
+    else:
+        _copy_into(operand.parts, constructor.parts(moved))
     touched(constructor, operand)
+
+
+def lose(operand: Operand) -> None:
+    """What was written has no value, on described devices: nor have the operand and its aliases now."""
+    buffer = operand.buffer
+    if isinstance(buffer.root_parts, NoValue):
+        return
+    buffer.root_parts = NoValue()
+    for member in buffer.live_members():
+        member.parts = buffer.root_parts
 
 
 def reduce_in_place(constructor: GraphConstructor, operand: Operand) -> None:
@@ -83,16 +103,20 @@ def reduce_in_place(constructor: GraphConstructor, operand: Operand) -> None:
     root = buffer.root_spec
     whole = root.layout.without_partial()
     parts = _stored(buffer)
-    moved = redistribute.execute(parts, root.layout, whole, root.mesh, root.mesh)
     owner = _owners(root, root.layout.partial)
-    for position, part in enumerate(parts):
-        if owner[position] == position:
-            part.copy_(moved[position])
+    if isinstance(parts, NoValue):
+        constructor.convert(Operand(root, parts), whole, keep=False)
+    else:
+        moved = redistribute.execute(parts, root.layout, whole, root.mesh, root.mesh)
+        for position, part in enumerate(parts):
+            if owner[position] == position:
+                part.copy_(moved[position])
+        buffer.root_parts = [parts[p] for p in owner]
     buffer.root_spec = _reduced(root)
-    buffer.root_parts = [parts[p] for p in owner]
     for member in buffer.live_members():
         assert member.parts is not None
-        member.parts = [member.parts[p] for p in owner]
+        if not isinstance(member.parts, NoValue):
+            member.parts = [member.parts[p] for p in owner]
         member.spec = _reduced(member.spec)
         member.converted = None
     buffer.version += 1
@@ -121,11 +145,17 @@ def _reduced(spec: Spec) -> Spec:
     return Spec(spec.shape, spec.stride, spec.dtype, spec.layout.without_partial(), spec.mesh)
 
 
-def _whole(constructor: GraphConstructor, operand: Operand) -> torch.Tensor:
-    """The full value, brought together by a visible conversion, with strides on which every view is legal."""
+def _whole(constructor: GraphConstructor, operand: Operand) -> torch.Tensor | None:
+    """The full value, brought together by a visible conversion, with strides on which every view is legal.
+
+    None where there is no value, on described devices.
+    """
     spec = operand.spec
     whole = Layout.replicate(spec.mesh.shape, spec.shape)
-    value = constructor.parts(constructor.convert(operand, whole, keep=False))[0]
+    converted = constructor.convert(operand, whole, keep=False)
+    if isinstance(converted.parts, NoValue):
+        return None
+    value = constructor.parts(converted)[0]
     if value.stride() == spec.stride:
         return value
     with LocalWork():

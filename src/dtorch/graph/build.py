@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dtorch.errors import DtorchError, ShapeError
+from dtorch.graph import described
 from dtorch.graph.confirm import refuse_implicit
 from dtorch.graph.recipe import OutputPlan, Recipe
 from dtorch.layout import Layout
@@ -76,6 +77,8 @@ def build(
         refuse_implicit(recipe, specs)
     if recipe.outputs is not None and not recipe.reduce_first:
         _add_targets(recipe, [None if s is None else s.layout for s in specs], around.in_backward)
+    if any(s is not None and s.mesh.description is not None for s in specs):
+        described.complete(recipe)
     return recipe
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from dtorch import redistribute
-from dtorch.graph import aliasing
+from dtorch.graph import aliasing, described
 from dtorch.graph.build import Surroundings, build
 from dtorch.graph.confirm import confirm, explain, users_place
 from dtorch.graph.held import memory_note
@@ -107,6 +107,8 @@ class GraphConstructor:
                 return recipe, self._simple(recipe, operands, users_place(3))
             return recipe, self._record(recipe, operands)
         with torch._C.DisableTorchFunction():
+            if recipe.described:
+                return recipe, described.call(self, recipe, operands, task != -1)
             if recipe.reduce_first:
                 self.flush()
                 for i in recipe.reduce_first:
@@ -238,10 +240,8 @@ class GraphConstructor:
         self.flush()
         if operand.shared is not None and operand.shared.upstream is not None:
             aliasing.refresh(self, operand)
-        parts = operand.parts
+        parts = self._ready(operand)
         assert parts is not None
-        if type(parts) is Failed:
-            raise self._told(parts)
         return parts
 
     def _told(self, failed: Failed) -> BaseException:
@@ -326,7 +326,7 @@ class GraphConstructor:
                 aliasing.touched(self, operand)
 
     def _ready(self, operand: Operand) -> Parts | None:
-        if type(operand.parts) is Failed:
+        if isinstance(operand.parts, Failed):
             raise self._told(operand.parts)
         return operand.parts
 
@@ -363,19 +363,21 @@ class GraphConstructor:
             )
         recipe = self._convert_recipe(source.spec, target, mesh, implicit)
         operator: Convert = recipe.operator  # type: ignore[assignment]
-        if self.eager:
+        if operator.target_mesh.description is not None:
+            result = described.converted(self, recipe, source)
+        elif self.eager:
             parts = self.runner.run(recipe.program, [self._ready(source)])[0]
             result = Operand(operator.target_spec, parts)
         else:
             result = Operand(operator.target_spec)
             self._append((recipe, [source], (result,), users_place()), recipe.nbytes)
         if self.graph.recorders:
-            in_backward = _current_backward() != -1
-            self.graph.note(Node(operator, (source.spec,), (result.spec,), cause, in_backward))
+            node = Node(operator, (source.spec,), (result.spec,), cause, _current_backward() != -1)
+            self.graph.note(node, (source,), (result,))
         if keep and here and operator.plan.bytes_total:
             # What was sent once need not be sent again; local conversions are cheaper made than held.
             operand.keep_conversion(result)
-            if not self.eager:
+            if result.parts is None:
                 self.pending.converted.append(operand)
         return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from dtorch.graph.listing import listing
 from dtorch.graph.logical_graph import LogicalGraph, Node
 from dtorch.mesh import DeviceMesh
 from dtorch.op.cost import OperatorCost
-from dtorch.op.operand import Operand, Parts
+from dtorch.op.operand import NoValue, Operand, Parts
 from dtorch.ops.system.get_tensor import GetTensor, GetTensorParam
 from dtorch.ops.system.sync import Sync, SyncParam
 from dtorch.options import GlobalOption
@@ -65,9 +65,9 @@ class Graph:
         return found
 
     @contextmanager
-    def record(self) -> Iterator[LogicalGraph]:
-        """Collect the operators that calls inside add, whenever they run."""
-        recorder = LogicalGraph()
+    def record(self, into: LogicalGraph | None = None) -> Iterator[LogicalGraph]:
+        """Collect the operators that calls inside add, whenever they run, in a new container or in `into`."""
+        recorder = LogicalGraph() if into is None else into
         self.recorders.append(recorder)
         try:
             yield recorder
@@ -131,6 +131,8 @@ class Graph:
     def read(self, operand: Operand) -> torch.Tensor:
         """The full value of an operand as a plain tensor of its own, a visible node; no policy refuses it."""
         with self.lock, torch._C.DisableTorchFunction():
+            if isinstance(operand.parts, NoValue):
+                raise operand.parts.again()
             if self.recorders:
                 operator = GetTensor(GetTensorParam(), [Operand(operand.spec)])
                 operator.infer()
@@ -173,10 +175,10 @@ class Graph:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 
-    def note(self, node: Node) -> None:
-        """Enter a node into the open recorders."""
+    def note(self, node: Node, given: Sequence[Any] = (), made: Sequence[Any] = ()) -> None:
+        """Enter a node into the open recorders; see `LogicalGraph.add`."""
         for recorder in self.recorders:
-            recorder.nodes.append(node)
+            recorder.add(node, given, made)
 
     def satisfy(self, mesh: DeviceMesh) -> bool:
         """Whether this machine has every device of the mesh."""

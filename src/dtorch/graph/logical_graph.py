@@ -91,6 +91,16 @@ class LogicalGraph:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
 
+    def add(self, node: Node, given: Sequence[Operand | None] = (), made: Sequence[Operand] = ()) -> None:
+        """Enter a node.
+
+        Args:
+            node: it.
+            given, made: on described devices the operands it reads, and those it makes or writes; their
+                `parts` say which of them are one storage.
+        """
+        self.nodes.append(node)
+
     def __len__(self) -> int:
         return len(self.nodes)
 

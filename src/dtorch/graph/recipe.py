@@ -58,6 +58,7 @@ class Recipe:
         nbytes: of the outputs that need memory of their own.
         simple: the spec of the one output, fresh or a view, where there is nothing else to record, else None.
         views: whether the outputs view an input.
+        described: whether it is for described devices, where nothing runs; see `described.py`.
         fault: what the operator's rule raised; raised again where torch itself finds no fault with the call.
     """
 
@@ -65,6 +66,7 @@ class Recipe:
         "__weakref__",
         "checked",
         "conversions",
+        "described",
         "fault",
         "kept",
         "lazy",
@@ -99,6 +101,7 @@ class Recipe:
         self.nbytes = 0
         self.simple: Spec | None = None
         self.views = operator.view_of() is not None
+        self.described = False
         self.fault: Exception | None = None
 
 

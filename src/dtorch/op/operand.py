@@ -11,10 +11,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from dtorch.errors import UnsupportedError
 from dtorch.layout import Layout
 from dtorch.spec import Spec
+
+if TYPE_CHECKING:
+    from dtorch.mesh import DeviceMesh
 
 Parts = list[Any]
 
@@ -73,6 +79,37 @@ class Failed(list):
     def again(self) -> BaseException:
         """The failure, to be raised; without the frames of earlier raises, which would keep values alive."""
         return self.error.with_traceback(None)
+
+
+KEPT_BYTES = 2**20
+"""Whole numbers and truth values below this size keep their values on described devices."""
+
+
+class NoValue(Failed):
+    """Parts of an operand on described devices: there are none, and reading them raises.
+
+    One object stands for one storage; views share it, so that it lives as long as the storage would.
+    """
+
+    def __init__(self) -> None:
+        list.__init__(self)
+
+    @property
+    def error(self) -> BaseException:  # type: ignore[override]
+        """What reading raises."""
+        return UnsupportedError(
+            "this tensor has no value: it lives on described devices, where calls are recorded and nothing "
+            "is computed. Shapes, and whole numbers and masks that depend on no such tensor, can be read; a "
+            "program that stops or branches on other values (generate: at an end token) must be told not to"
+        )
+
+
+def keeps_value(mesh: DeviceMesh, dtype: torch.dtype, numel: int) -> bool:
+    """Whether tensors of a dtype and size hold values on a mesh; see `KEPT_BYTES`."""
+    if mesh.description is None:
+        return True
+    whole = not (dtype.is_floating_point or dtype.is_complex)
+    return whole and numel * dtype.itemsize < KEPT_BYTES
 
 
 class Scalar:
@@ -201,6 +238,28 @@ def prototype(spec: Spec | None) -> Operand | None:
 
 
 def copied(parts: Parts) -> Parts:
-    """Copies of parts; what was shared between replicas stays shared."""
+    """Copies of parts; what was shared between replicas stays shared, what has no value has none."""
+    if isinstance(parts, NoValue):
+        return NoValue()
     copies = {id(part): part.clone() for part in parts}
     return [copies[id(part)] for part in parts]
+
+
+def replicated(tensor: torch.Tensor, mesh: DeviceMesh) -> Operand:
+    """The operand of a plain tensor on a mesh, whole on every device.
+
+    Raises:
+        UnsupportedError: it is not strided; or on meta, where the mesh's tensors have values.
+    """
+    if tensor.layout is not torch.strided:
+        raise UnsupportedError(f"{tensor.layout} tensors do not mix with distributed ones; x.to_dense() does")
+    layout = Layout.replicate(mesh.shape, tensor.shape)
+    spec = Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype, layout, mesh)
+    on_meta = tensor.device.type == "meta"
+    if mesh.description is not None and (on_meta or not keeps_value(mesh, tensor.dtype, spec.numel)):
+        return Operand(spec, NoValue())
+    if on_meta:
+        raise UnsupportedError("a meta tensor has no value to mix with distributed tensors")
+    if mesh.shares_storage:
+        return Operand(spec, [tensor.to(mesh.torch_device(0))] * mesh.size)
+    return Operand(spec, [tensor.to(mesh.torch_device(i)) for i in range(mesh.size)])

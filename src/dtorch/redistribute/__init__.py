@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -237,7 +237,7 @@ def _checked(src: Layout, dst: Layout, src_mesh: DeviceMesh | None, dst_mesh: De
 @lru_cache(maxsize=4096)
 def _geometry(src_mesh: DeviceMesh, dst_mesh: DeviceMesh) -> Geometry:
     """Where the devices of two meshes coincide."""
-    if src_mesh.device_type == dst_mesh.device_type:
+    if _kind(src_mesh) == _kind(dst_mesh):
         if (src_mesh.shape, src_mesh.device_ids) == (dst_mesh.shape, dst_mesh.device_ids):
             return one_mesh(src_mesh.shape)
         at = {device: position for position, device in enumerate(src_mesh.device_ids)}
@@ -245,3 +245,8 @@ def _geometry(src_mesh: DeviceMesh, dst_mesh: DeviceMesh) -> Geometry:
     else:
         device = (-1,) * dst_mesh.size
     return Geometry(src_mesh.shape, dst_mesh.shape, device, device, False)
+
+
+def _kind(mesh: DeviceMesh) -> tuple[str, Any]:
+    """Which devices the ids of a mesh count: those of this machine, or those of a data sheet."""
+    return mesh.device_type, mesh.description and mesh.description.device

@@ -53,7 +53,8 @@ class GetTensor(Operator):
     def target_mesh(self) -> DeviceMesh:
         """The first device alone."""
         mesh = self.source.mesh
-        return DeviceMesh(f"{mesh.device_type}:{mesh.device_ids[0]}")
+        first = DeviceMesh(f"{mesh.device_type}:{mesh.device_ids[0]}")
+        return first if mesh.description is None else first.described(mesh.description.along(()))
 
     def infer_output_meta_info(self) -> list[OutputMeta | None]:
         """The metadata of the input."""

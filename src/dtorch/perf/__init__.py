@@ -1,0 +1,1 @@
+"""Prices against a device: what devices there are, dry runs, rooflines, memory."""

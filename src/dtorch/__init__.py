@@ -71,12 +71,12 @@ from dtorch.creation import (  # noqa: E402
 from dtorch.nn.parallelize import distribute_module, parallelize  # noqa: E402
 from dtorch.tensor import Tensor  # noqa: E402
 from dtorch.tensor_compile import watch_dynamo as _watch_dynamo  # noqa: E402
+from dtorch.version import __version__  # noqa: E402
 
 _watch_dynamo()
 
-__version__ = "0.1.0"
-
 __all__ = [
+    "__version__",
     "AxisError",
     "DeviceError",
     "DeviceMesh",

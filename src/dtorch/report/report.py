@@ -13,6 +13,7 @@ from dtorch.mesh import DeviceMesh
 from dtorch.perf.ledger import Entry, TensorFacts
 from dtorch.perf.memory import Memory
 from dtorch.perf.roofline import Roof, Timed, end_of
+from dtorch.version import __version__
 
 VERSION = 1
 MAX_HOLDERS = 200
@@ -167,8 +168,6 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain values that JSON can hold; the schema is versioned."""
-        from dtorch import __version__
-
         return {
             "version": VERSION,
             "title": self.title,

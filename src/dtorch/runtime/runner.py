@@ -6,6 +6,7 @@ The graph is handed a runner and knows no other door to hardware. `Program` is w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from dtorch import redistribute
@@ -17,13 +18,14 @@ from dtorch.op.stream import StreamKey
 from dtorch.ops.standard.convert import Convert
 from dtorch.plan import cache
 from dtorch.plan.codegen import Source
+from dtorch.runtime import threads
 from dtorch.runtime.kernel import Kernel, KernelContext, KernelFactory
 
 
 class Program:
     """One operator made runnable: its kernels, and which devices share a result."""
 
-    __slots__ = ("group", "kernels", "operator", "order", "owner", "positions", "special_order")
+    __slots__ = ("group", "kernels", "large", "operator", "order", "owner", "positions", "special_order")
 
     def __init__(self, operator: Operator, layouts: Sequence[Any]) -> None:
         mesh = operator.mesh
@@ -40,6 +42,8 @@ class Program:
         self.order = [where[owner] for owner in self.owner]
         self.special_order = {number: [where[owner] for owner in owners] for number, owners in shared.items()}
         self.group = Group([kernel.local for kernel in self.kernels]) if operator.needs_siblings else None
+        alone = self.group is not None or len(self.positions) == 1 or mesh.device_type != "cpu"
+        self.large = not alone and threads.is_large(operator, len(self.positions))
 
     def _sharing(self) -> dict[int, list[int]]:
         """Outputs that fewer devices tell apart than the inputs; replicas apart would be split by a write."""
@@ -68,16 +72,26 @@ class Program:
         results: list[list[Any]] = [[] for _ in local]
         if self.group is not None:
             self.operator.compute_group(local, results, self.group)
+        elif self._apart():
+            calls = zip(self.kernels, local, results, strict=True)
+            threads.run_together(
+                [kernel.context.stream for kernel in self.kernels],
+                [partial(kernel.compute, mine, out) for kernel, mine, out in calls],
+            )
         else:
             for kernel, mine, out in zip(self.kernels, local, results, strict=True):
                 kernel.compute(mine, out)
         order, special = self.order, self.special_order
         return [[results[i][j] for i in special.get(j, order)] for j in range(len(results[0]))]
 
+    def _apart(self) -> bool:
+        """Whether each device's kernel runs on its own thread."""
+        return self.large and threads.cores_to_spare()
+
     def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the operator into a plan's source; the variables of each output, in mesh order."""
         count = len(self.operator.outputs)
-        if self.group is not None:
+        if self.group is not None or self._apart():
             return source.whole_call(self.run, node, inputs, [len(self.owner)] * count)
         names = [[f"v{node}_{j}_{i}" for i in range(len(self.positions))] for j in range(count)]
         for i, (position, kernel) in enumerate(zip(self.positions, self.kernels, strict=True)):

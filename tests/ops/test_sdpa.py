@@ -142,4 +142,4 @@ def test_flops_forward_and_backward():
 def test_share_that_block_skipping_keeps(block, share):
     q, k, v = (torch.zeros(1, 1, 2048, 8) for _ in range(3))
     (op,) = priced(lambda *a: sdpa(*a, is_causal=True), *[place(t, (1,), ("R",)) for t in (q, k, v)])
-    assert op.causal_share(block) == share
+    assert op.causal_flops(block) == op.flops() * share

@@ -46,8 +46,15 @@ def node_of(
     results: Sequence[Parts] | None,
     in_backward: bool,
 ) -> Node:
-    """The node of an operator; outputs that it could not infer are read off the results of its run."""
+    """The node of an operator; outputs that it could not infer are read off the results of its run.
+
+    Sizes that only values tell, of such outputs and of sparse operands, are known to the node's own operator.
+    """
     inputs = tuple(None if o is None else o.spec for o in operands)
+    stored = {i: n for i, o in enumerate(operands) if o is not None and (n := stored_elements(o)) is not None}
+    if stored:
+        operator = operator.forgetful()
+        operator.nonzeros = stored
     if operator.outputs or results is None:
         outputs = tuple(None if o is None else o.spec for o in operator.outputs)
     else:
@@ -55,7 +62,15 @@ def node_of(
             replicated_spec(operator.mesh, parts[0]) if isinstance(parts[0], torch.Tensor) else None
             for parts in results
         )
+        operator = operator.forgetful()
+        operator.outputs = tuple(None if spec is None else Operand(spec) for spec in outputs)
     return Node(operator, inputs, outputs, None, in_backward)
+
+
+def stored_elements(operand: Operand) -> int | None:
+    """How many elements a sparse operand stores; None for a dense one."""
+    part = operand.parts[0] if isinstance(operand.parts, list) else None
+    return part._nnz() if isinstance(part, torch.Tensor) and part.layout is torch.sparse_coo else None
 
 
 def replicated_spec(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:

@@ -20,6 +20,9 @@ from typing import Protocol
 
 from dtorch.errors import OperatorError
 
+_CHANNELS = ("flops", "bandwidth_bytes", "traffic_bytes")
+_SUMS = ("sent_bytes", "sent_bytes_max", "recomputed_flops")
+
 
 class HasBytes(Protocol):
     """What a price reads of an operand: its whole size in bytes, all dims, all devices together once."""
@@ -42,6 +45,7 @@ class OperatorCost:
         sent_bytes_max: the same for the device that receives most. In a sum it is the sum of these, which no
             device exceeds.
         known: False where the price, or part of it, could not be worked out.
+        recomputed_flops: FLOPs spent again on what the forward had computed, beside `flops`.
 
     Raises:
         OperatorError: a number that is negative or no int, or `sent_bytes_max` above `sent_bytes`.
@@ -53,11 +57,12 @@ class OperatorCost:
     sent_bytes: int = 0
     sent_bytes_max: int = 0
     known: bool = True
+    recomputed_flops: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("flops", "bandwidth_bytes", "traffic_bytes", "sent_bytes", "sent_bytes_max"):
+        for name in (*_CHANNELS, *_SUMS):
             value = getattr(self, name)
-            if value is None and not name.startswith("sent"):
+            if value is None and name in _CHANNELS:
                 continue
             if type(value) is not int or value < 0:
                 raise OperatorError(f"OperatorCost: {name} must be an int of at least 0, got {value!r}")
@@ -116,6 +121,13 @@ class OperatorCost:
         """Whether either channel is stated."""
         return self.is_compute_bound() or self.is_memory_bound()
 
+    @property
+    def state(self) -> str:
+        """known, unknown, or free: nothing is computed, touched or sent, such as for a view."""
+        if not self.known:
+            return "unknown"
+        return "known" if self.flops or self.traffic_bytes != 0 or self.sent_bytes else "free"
+
     def __add__(self, other: OperatorCost) -> OperatorCost:
         """Both together. An absent channel adds nothing; traffic that one side leaves open is open."""
         if not isinstance(other, OperatorCost):
@@ -128,6 +140,7 @@ class OperatorCost:
             sent_bytes=self.sent_bytes + other.sent_bytes,
             sent_bytes_max=self.sent_bytes_max + other.sent_bytes_max,
             known=self.known and other.known,
+            recomputed_flops=self.recomputed_flops + other.recomputed_flops,
         )
 
     def __str__(self) -> str:

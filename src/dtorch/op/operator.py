@@ -22,13 +22,12 @@ from dtorch.errors import MeshMismatchError, PlacementError
 from dtorch.layout import Layout
 from dtorch.op import registry
 from dtorch.op.call import MetaFailed, OutputMeta, flatten, metas, run_on_meta
-from dtorch.op.called import Called
 from dtorch.op.choice import Choice, choose, scattered
-from dtorch.op.cost import OperatorCost
 from dtorch.op.dims import UNCUT, Dims, Rule, concretize, parse
 from dtorch.op.local import Local
 from dtorch.op.operand import Operand
 from dtorch.op.param import OpParam, TorchCall
+from dtorch.op.priced import Priced
 from dtorch.op.signature import PlacementSignature, Row
 from dtorch.op.stream import StreamKey
 from dtorch.spec import Spec
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from dtorch.op.group import Group
 
 
-class Operator(Called):
+class Operator(Priced):
     """Base of all operators.
 
     A subclass is an operator type, unless it says `class Base(Operator, abstract=True)`.
@@ -317,48 +316,3 @@ class Operator(Called):
     def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
         """Fill the outputs of all devices at once, for operators that combine statistics of their shards."""
         raise NotImplementedError(f"{self.type} says needs_siblings but has no compute_group")
-
-    # -- price ----------------------------------------------------------------------------------------------
-
-    def get_operator_cost(self) -> OperatorCost:
-        """FLOPs or bytes of the global operator, by the documents' two channels."""
-        flops = self.flops()
-        if flops is not None:
-            return OperatorCost.compute(flops)
-        return OperatorCost.from_operands(self.inputs, self.outputs)
-
-    def flops(self) -> int | None:
-        """FLOPs of the global operator, None where it is bound by memory."""
-        rule = self.cached_rule
-        return None if rule is None else rule.evaluate_flops()
-
-    def traffic_bytes(self) -> int:
-        """Bytes really touched, over the global operands."""
-        return OperatorCost.from_operands(self.inputs, self.outputs).bandwidth_bytes or 0
-
-    def statistics_axes(self) -> tuple[int, ...]:
-        """Mesh axes over which the kernel combines statistics: those that cut a `d~` dim of an input."""
-        rule = self.cached_rule
-        if rule is None or not rule.stats:
-            return ()
-        found: dict[int, None] = {}
-        for x, names in zip(self.inputs, rule.inputs, strict=True):
-            for dim, name in enumerate(names or ()):
-                if name in rule.stats and x is not None:
-                    found.update(dict.fromkeys(x.layout.axes_of(dim)))
-        return tuple(sorted(found))
-
-    def statistics_bytes(self) -> int:
-        """Bytes received by all devices together for statistics that the kernel combines itself."""
-        return 0
-
-    def price(self) -> OperatorCost:
-        """`get_operator_cost()` with the bytes really touched and those sent between devices."""
-        sent = self.statistics_bytes()
-        share = -(-sent // self.mesh.size) if sent else 0
-        return replace(
-            self.get_operator_cost(),
-            traffic_bytes=self.traffic_bytes(),
-            sent_bytes=sent,
-            sent_bytes_max=share,
-        )

@@ -75,11 +75,14 @@ class Redistribution:
         steps: in order.
         bytes_total: bytes received, over all devices and steps.
         bytes_max: bytes received by the device that receives most.
+        received: bytes received by each device, in the order of the destination mesh; devices that are only
+            in another source mesh follow.
     """
 
     steps: tuple[Step, ...]
     bytes_total: int
     bytes_max: int
+    received: tuple[int, ...]
 
 
 @lru_cache(maxsize=65536)
@@ -108,7 +111,8 @@ def plan(
         Step(kind, axes, sum(received) * itemsize, max(received) * itemsize)
         for kind, axes, received, _ in way.moves
     )
-    return Redistribution(steps, way.total * itemsize, way.largest * itemsize)
+    received = tuple(count * itemsize for count in way.received)
+    return Redistribution(steps, way.total * itemsize, way.largest * itemsize, received)
 
 
 def cost(src: Layout, dst: Layout, itemsize: int) -> int:

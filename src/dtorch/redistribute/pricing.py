@@ -54,23 +54,27 @@ class Move(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Moves that make a redistribution, with the elements received by all devices and by the largest."""
+    """Moves that make a redistribution, with the elements received by all devices, by the largest, by each.
+
+    Devices come in the order of the destination mesh; those of another source mesh follow, in its order.
+    """
 
     moves: tuple[Move, ...]
     total: int
     largest: int
+    received: Counts
 
 
 @lru_cache(maxsize=65536)
 def cheapest(src: Layout, dst: Layout, geometry: Geometry) -> Way:
     """The cheapest way from one layout to another; without moves where nothing changes."""
     if src is dst and geometry.same:
-        return Way((), 0, 0)
+        return Way((), 0, 0, (0,) * prod(geometry.dst_shape))
     change = change_of(src, dst, geometry.same)
     geometry = with_kept(geometry, change.kept)
     if 0 in src.shape:
         axes = {*_moved(src.dims, dst.dims), *change.reduced, *change.created}
-        return Way((_local(axes, geometry),), 0, 0)
+        return Way((_local(axes, geometry),), 0, 0, (0,) * prod(geometry.dst_shape))
     # A 0-dim tensor is one of size 1 here, so that there is a dim to take pieces of.
     before, after = src.dims or (((1, ()),),), dst.dims or (((1, ()),),)
     if change.reduced:
@@ -154,7 +158,7 @@ def _reduction(src: Dims, dst: Dims, change: Change, geometry: Geometry) -> Way:
     best: Way | None = None
     for pieces in _pieces(dst, change.shared, geometry.dst_shape):
         way = _way(_into_destination(src, dst, pieces, change, geometry), change, geometry)
-        if best is None or way[1:] < best[1:]:
+        if best is None or way[1:3] < best[1:3]:
             best = way
         if best.total == least and best.largest * len(need) == best.total:
             break
@@ -163,7 +167,7 @@ def _reduction(src: Dims, dst: Dims, change: Change, geometry: Geometry) -> Way:
     if best.total > (change.addends - 1) * held + max(0, sum(need) - held):
         for pieces in _pieces(src, change.reduced, geometry.src_shape):
             way = _way(_in_place(src, dst, pieces, change, geometry), change, geometry)
-            best = way if way[1:] < best[1:] else best
+            best = way if way[1:3] < best[1:3] else best
     return best
 
 
@@ -259,5 +263,5 @@ def _way(moves: list[Move], change: Change, geometry: Geometry) -> Way:
             if p >= 0:
                 per_device[position] += elsewhere[p]
                 elsewhere[p] = 0
-    received = per_device + elsewhere
-    return Way(tuple(out) or (_local((), geometry),), sum(received), max(received))
+    received = tuple(per_device if geometry.same else per_device + elsewhere)
+    return Way(tuple(out) or (_local((), geometry),), sum(received), max(received), received)

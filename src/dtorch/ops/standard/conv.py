@@ -36,6 +36,7 @@ from dtorch.op.call import OutputMeta, meta_of
 from dtorch.op.dims import Names
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Local
+from dtorch.op.param import TorchCall
 from dtorch.op.signature import PlacementSignature, Row
 from dtorch.ops.standard.composed import Composed, Nested
 
@@ -84,7 +85,8 @@ class ConvBase(Composed, abstract=True):
         )
         kernel = {f"k{d}": size for d, size in enumerate(w[2:])}
         space = dict(zip((*self.space_out, *self.space), (*y[2:], *x[2:]), strict=True))
-        return {"n": x[0], "g": groups, "i": x[1] // groups, "o": y[1] // groups, **space, **kernel}
+        i, o = x[1] // max(groups, 1), y[1] // max(groups, 1)
+        return {"n": x[0], "g": groups, "i": i, "o": o, **space, **kernel}
 
     def known(self) -> dict[str, Nested]:
         """What the dims of every tensor are composed of."""
@@ -110,6 +112,12 @@ class ConvBase(Composed, abstract=True):
         kernel = {f"k{d}" for d in range(len(self.space))}
         moved = {n for s, t in zip(self.space, self.space_out, strict=True) if s != t for n in (s, t)}
         return frozenset(kernel | moved)
+
+    def local_param(self, coord: tuple[int, ...]) -> TorchCall:
+        """With the groups that the device holds."""
+        groups = self.local_sizes(coord)["g"]
+        args, kwargs = self.schema.replaced(self.call.args, self.call.kwargs, {"groups": groups})
+        return TorchCall(self.call.op, args, kwargs)
 
     def product(self, times: int) -> str:
         """FLOPs of so many products of this size."""

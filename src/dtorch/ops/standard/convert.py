@@ -11,7 +11,6 @@ Placements  redistribute: any to any, see `redistribute/`
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ from dtorch import redistribute
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.call import OutputMeta
-from dtorch.op.cost import OperatorCost
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam
@@ -90,11 +88,14 @@ class Convert(Operator):
         self.output_metas = (meta,)
         self.outputs = (Operand(self.target_spec),)
 
-    def price(self) -> OperatorCost:
-        """Bytes of the operands, and those received: by all devices together, and by the largest."""
-        return dataclasses.replace(
-            super().price(), sent_bytes=self.plan.bytes_total, sent_bytes_max=self.plan.bytes_max
-        )
+    @property
+    def priced_mesh(self) -> DeviceMesh:
+        """The target: its devices receive."""
+        return self.target_mesh
+
+    def received_bytes(self) -> tuple[int, ...]:
+        """As the plan says: devices of the target mesh first."""
+        return self.plan.received
 
 
 class Cast(Pointwise):

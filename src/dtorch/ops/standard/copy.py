@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dtorch.op.dims import UNCUT, Rule
 from dtorch.op.operator import Operator
+from dtorch.op.priced import touched
 from dtorch.ops.standard.convert import holds
 
 
@@ -43,4 +44,4 @@ class Copy(Operator):
 
     def traffic_bytes(self) -> int:
         """y read, x written."""
-        return sum(o.nbytes for o in self.inputs if o is not None)
+        return sum(map(touched, self.inputs))

@@ -4,7 +4,7 @@
     mean = sum(y) / sum(w[t]),  dx[n, t, ...] = -w[t] dy[n...]  (/ sum(w[t]))
 
 Shapes      x [n c ...] or [c], target [n ...], weight [c] or absent -> y [n ...] or [], total_weight []
-FLOPs       bound by memory
+FLOPs       bound by memory; touched are targets, what they pick of x, and all that is written
 Placements  on one mesh axis; d is n or a dim after c
 
     x       target  weight  y       total_weight
@@ -35,6 +35,7 @@ import torch
 from dtorch.op.dims import Names, Rule
 from dtorch.op.group import Group
 from dtorch.op.operator import Local, Operator
+from dtorch.op.priced import touched
 from dtorch.op.signature import PlacementSignature, Row
 from dtorch.ops.standard.statistics import Statistics, global_positions, wide
 
@@ -89,6 +90,13 @@ class CrossEntropyBase(Operator, abstract=True):
             else here * weight[place].to(wide(x.dtype))
         )
         return place, here, scale
+
+    def traffic_bytes(self) -> int:
+        """x is read where a target points, forward; backward not at all."""
+        slot = self.slot("self")
+        x, targets = self.inputs[slot], self.inputs[self.slot("target")]  # type: ignore[index]
+        picked = 0 if x is None or targets is None or "grad_output" in self.arguments else targets.spec.numel
+        return self.operand_bytes() - touched(x) + (0 if x is None else picked * x.spec.itemsize)
 
     @staticmethod
     def _check(target: torch.Tensor, classes: int) -> None:

@@ -7,7 +7,8 @@ torch.einsum, tensordot, multi_dot, matmul and inner arrive as bmm, mm, mul and 
 say the rest: every letter of an equation may be cut, one that is summed leaves a pending sum.
 
 Shapes      x [b i], w [o i j], z [b j] -> y [b o], these in any order, as in the gradients
-FLOPs       bilinear 2 b o i j + 2 b o j: w with x, and that with z; addbmm 2 b m k n
+FLOPs       bilinear 2 b o i j + 2 b o j: w with x, and that with z, as torch does; its gradients in the order
+            of their arguments; addbmm 2 b m k n
 Placements  on one mesh axis
 
     x       w       z       y               u       v       y
@@ -49,7 +50,7 @@ class Trilinear(Operator):
         sizes: dict[str, int] = {}
         for dims, shape in zip(inputs, self.shapes, strict=True):
             for name, size in zip(dims, shape or (), strict=True):
-                sizes[name] = max(size, sizes.get(name, 1))
+                sizes[name] = sizes.get(name, 1) if size == 1 else size
         named = tuple(
             tuple(n if size == sizes[n] else UNCUT for n, size in zip(dims, shape or (), strict=True))
             for dims, shape in zip(inputs, self.shapes, strict=True)
@@ -58,20 +59,17 @@ class Trilinear(Operator):
         return Rule(named, (output,), tuple(frozenset({i}) for i in range(3)), sizes=sizes)
 
     def flops(self) -> int:
-        """The cheapest order: two of the three first, then the third."""
+        """torch's order: the first two, summed at once over what they alone hold, then with the third.
+
+        A product of two that sums nothing is element-wise, and not counted, as where torch makes it of mul.
+        """
         rule = self.cached_rule
         assert rule is not None
-        return min(self._in_order(rule, first) for first in range(3))
-
-    @staticmethod
-    def _in_order(rule: Rule, last: int) -> int:
-        """Products of the other two, what they alone hold summed at once, then of that with `last`."""
-        held = [set(dims or ()) for dims in rule.inputs]
-        pair = set().union(*(h for i, h in enumerate(held) if i != last))
-        kept = {n for n in pair if n in held[last] or n in rule.outputs[0]}
-        return 2 * prod(rule.sizes[n] for n in pair if n) + 2 * prod(
-            rule.sizes[n] for n in kept | held[last] if n
-        )
+        first, second, third = ({n for n in dims or () if n} for dims in rule.inputs)
+        left = {n for n in first | second if n in third or n in rule.outputs[0]}
+        steps = ((first | second, left), (left | third, set(rule.outputs[0])))
+        summed = (names for names, kept in steps if names - kept)
+        return self.weighted(sum(2 * prod(rule.sizes[n] for n in names) for names in summed))
 
 
 class AddBatchMatmul(AddMatmul):

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 from dtorch.op.dims import Rule
 from dtorch.op.operator import Dims, Local, Operator
+from dtorch.op.priced import touched
 from dtorch.ops.standard.gather import masked_rows
 
 
@@ -47,7 +48,7 @@ class Embedding(Operator):
 
     def traffic_bytes(self) -> int:
         """Ids, and the rows read and written."""
-        return sum(x.nbytes for x in self.inputs[1:] if x) + 2 * sum(y.nbytes for y in self.outputs if y)
+        return sum(map(touched, self.inputs[1:])) + 2 * sum(map(touched, self.outputs))
 
 
 class EmbeddingBackward(Operator):

@@ -27,6 +27,7 @@ import torch
 from dtorch.layout import Layout
 from dtorch.op.dims import UNCUT, Rule, broadcast_names
 from dtorch.op.operator import Local, Operator
+from dtorch.op.priced import touched
 from dtorch.op.signature import PlacementSignature, Row
 
 _BOOLEAN = (torch.bool, torch.uint8)
@@ -41,7 +42,7 @@ class Indexing(Operator, abstract=True):
 
     def traffic_bytes(self) -> int:
         """Index tensors read, selected elements read and written."""
-        index = sum(x.nbytes for x in self.inputs[1:] if x is not None)
+        index = sum(map(touched, self.inputs[1:]))
         return index + 2 * sum(y.nbytes for y in self.outputs if y is not None)
 
 

@@ -107,7 +107,7 @@ class SliceBackward(LayoutOperator):
 
     def traffic_bytes(self) -> int:
         """The gradient read, its whole input written."""
-        return Operator.traffic_bytes(self)
+        return self.operand_bytes()
 
 
 class SelectBackward(LayoutOperator):
@@ -129,7 +129,7 @@ class SelectBackward(LayoutOperator):
 
     def traffic_bytes(self) -> int:
         """The gradient read, its whole input written."""
-        return Operator.traffic_bytes(self)
+        return self.operand_bytes()
 
 
 class SliceScatter(Operator):

@@ -3,7 +3,8 @@
     each of the matrices x[..., :, :] for itself
 
 Shapes      x [... n m] -> factors [... n m], values [... n], one number each [...]
-FLOPs       of the order n^3 for each matrix, by a factor that depends on the matrix: unknown
+FLOPs       of the order n^3 for each matrix, by the formulas of `counts.py`; a right side takes 2 n^2 for
+            each column, a triangle n^2; matrix_exp takes as many products as the norm asks for: unknown
 Placements  on one mesh axis, for every leading dim d; matrices are whole
 
     x       y
@@ -16,15 +17,53 @@ and B differ in leading dims solve keeps everything whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any, ClassVar
 
 from dtorch.op.cost import OperatorCost
 from dtorch.op.dims import Rule
 from dtorch.op.operator import Dims
+from dtorch.ops.standard import counts
 from dtorch.ops.standard.batched import Batched
 
 _M = "[... n! m!]"
+
+
+def _qr(m: int, n: int, given: Mapping[str, Any]) -> int:
+    r, p = counts.householder_qr(m, n), min(m, n)
+    mode = given["mode"]
+    return r + (0 if mode == "r" else counts.form_q(m, m if mode == "complete" else p, p))
+
+
+_MATRIX: Mapping[str, Callable[..., int]] = {
+    "aten._linalg_det": lambda m, n, _: counts.lu(m, n),
+    "aten._linalg_slogdet": lambda m, n, _: counts.lu(m, n),
+    "aten._linalg_solve_ex": lambda m, n, _: counts.lu(m, n),
+    "aten.linalg_lu": lambda m, n, _: counts.lu(m, n),
+    "aten.linalg_lu_factor_ex": lambda m, n, _: counts.lu(m, n),
+    "aten.linalg_inv_ex": lambda _, n, __: counts.inverse(n),
+    "aten.cholesky": lambda _, n, __: counts.cholesky(n),
+    "aten.linalg_cholesky_ex": lambda _, n, __: counts.cholesky(n),
+    "aten.linalg_ldl_factor_ex": lambda _, n, __: counts.cholesky(n),
+    "aten.cholesky_inverse": lambda _, n, __: 2 * counts.cholesky(n),
+    "aten.geqrf": lambda m, n, _: counts.householder_qr(m, n),
+    "aten.linalg_qr": _qr,
+    "aten._linalg_eigh": lambda _, n, a: counts.symmetric_eigen(n, a["compute_v"]),
+    "aten.linalg_eig": lambda _, n, __: counts.eigen(n, vectors=True),
+    "aten._linalg_eigvals": lambda _, n, __: counts.eigen(n, vectors=False),
+    "aten._linalg_svd": lambda m, n, a: counts.svd(m, n, a["compute_uv"], a["full_matrices"]),
+}
+"""FLOPs for one matrix of m x n, given the arguments."""
+
+_SOLVED: Mapping[str, int] = {
+    "aten._linalg_solve_ex": 2,
+    "aten.cholesky_solve": 2,
+    "aten.linalg_ldl_solve": 2,
+    "aten.linalg_lu_solve": 2,
+    "aten.linalg_solve_triangular": 1,
+}
+"""FLOPs for one element of the solution and one row of the matrix: two triangles, or one."""
 
 
 class Linalg(Batched):
@@ -41,7 +80,6 @@ class Linalg(Batched):
         "aten.geqrf": Dims(f"self{_M} -> a[... n m], tau[... p]"),
         "aten.linalg_cholesky_ex": Dims(f"self{_M} -> l[... n m], info[...]"),
         "aten.linalg_eig": Dims(f"self{_M} -> w[... n], v[... n m]"),
-        "aten.linalg_householder_product": Dims(f"input{_M}, tau[... p!] -> y[... n m]"),
         "aten.linalg_inv_ex": Dims(f"A{_M} -> y[... n m], info[...]"),
         "aten.linalg_ldl_factor_ex": Dims(f"self{_M} -> ld[... n m], pivots[... n], info[...]"),
         "aten.linalg_lu": Dims(f"A{_M} -> p[... n p], l[... n q], u[... q m]"),
@@ -49,12 +87,52 @@ class Linalg(Batched):
         "aten.linalg_matrix_exp": Dims(f"self{_M} -> y[... n m]"),
         "aten.linalg_qr": Dims(f"A{_M} -> q[... n p], r[... q m]"),
         "aten.lu_unpack": Dims(f"LU_data{_M}, LU_pivots[... p!] -> p[... n n], l[... n p], u[... p m]"),
-        "aten.ormqr": Dims(f"self{_M}, input2[... k!], input3[... p! q!] -> y[... p q]", ("input3",)),
     }
 
     def get_operator_cost(self) -> OperatorCost:
-        """The traffic; nobody has said how many steps the kernels take."""
-        return OperatorCost.unknown(traffic_bytes=self.traffic_bytes())
+        """FLOPs; unknown where values decide how many steps are made."""
+        if self.name == "aten.linalg_matrix_exp":
+            return OperatorCost.unknown()
+        return super().get_operator_cost()
+
+    def flops(self) -> int | None:
+        """The count of one matrix for each of the batch; of right sides by the size of what is solved."""
+        shape = self.shapes[self.slot(self._matrix) or 0] or ()
+        count = _MATRIX.get(self.name)
+        each = 0 if count is None else count(*shape[-2:], self.arguments)
+        solved = _SOLVED.get(self.name, 0)
+        if count is None and not solved:
+            return None
+        y = self.outputs[0]
+        right = solved * shape[-1] * prod(y.shape) if y is not None else 0
+        return self.weighted(prod(shape[:-2]) * each + right)
+
+    @property
+    def _matrix(self) -> str:
+        """The argument that holds the matrices."""
+        return next((name for name in ("LU", "LD", "input2", "A") if self.slot(name) is not None), "self")
+
+
+class Reflected(Linalg):
+    """By Householder reflectors: Q itself, or Q times a matrix."""
+
+    type = "Linalg"
+    rules: ClassVar[Mapping[str, Dims]] = {
+        "aten.linalg_householder_product": Dims(f"input{_M}, tau[... k!] -> y[... n m]"),
+        "aten.ormqr": Dims(f"self{_M}, input2[... k!], input3[... p! q!] -> y[... p q]", ("input3",)),
+    }
+
+    def flops(self) -> int:
+        """By the sizes of the result and the number of reflectors."""
+        y = self.outputs[0]
+        assert y is not None
+        tau = self.shapes[1] or ()
+        m, n = y.shape[-2:]
+        if self.name == "aten.ormqr":
+            each = counts.apply_q(*((m, n) if self.arguments["left"] else (n, m)), tau[-1])
+        else:
+            each = counts.form_q(m, n, tau[-1])
+        return self.weighted(prod(y.shape[:-2]) * each)
 
 
 class Solve(Linalg):

@@ -117,4 +117,4 @@ class Repeat(LayoutOperator):
 
     def traffic_bytes(self) -> int:
         """x read, every repetition written."""
-        return Operator.traffic_bytes(self)
+        return self.operand_bytes()

@@ -17,8 +17,9 @@ from typing import ClassVar
 import torch
 
 from dtorch.op.call import MetaFailed, run_on_meta
-from dtorch.op.operator import Local, Operator
+from dtorch.op.operator import Local
 from dtorch.op.param import Slot
+from dtorch.op.priced import Priced
 from dtorch.ops.standard.view import View
 
 
@@ -51,9 +52,15 @@ class Reshape(View):
         func = torch.ops.aten.view if self.is_view else torch.ops.aten._reshape_copy
         return Local(coord, func.default, (Slot(0), size), {})
 
+    def at(self, coord: tuple[int, ...]) -> Priced:
+        """A device copies where the whole is copied."""
+        found = super().at(coord)
+        vars(found)["is_view"] = self.is_view
+        return found
+
     def traffic_bytes(self) -> int:
         """None for a view."""
-        return 0 if self.is_view else Operator.traffic_bytes(self)
+        return 0 if self.is_view else self.operand_bytes()
 
 
 class Flatten(Reshape):

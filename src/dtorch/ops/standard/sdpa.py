@@ -4,7 +4,7 @@
 
 Shapes      q [b (g r) s e], k [b g t e], value [b g t v], mask [b|1 h|1 s|1 t] or [s t] or absent
             -> y [b (g r) s v], logsumexp [b (g r) s]; k and value have g heads, q has r for each of them
-FLOPs       2 b g r s t e + 2 b g r s t v, softmax left out, causal in full (see `causal_share`);
+FLOPs       2 b g r s t e + 2 b g r s t v, softmax left out, causal in full (see `causal_flops`);
             backward twice that, its 4 contractions, without the scores that the kernels recompute
 Placements  on one mesh axis; H is the dim of heads, cut where the cuts are boundaries of groups
 
@@ -55,7 +55,7 @@ class SdpaBase(Composed, abstract=True):
         assert q is not None
         assert k is not None
         assert v is not None
-        return {"b": q[0], "g": k[1], "r": q[1] // k[1], "s": q[2], "t": k[2], "e": q[3], "v": v[3]}
+        return {"b": q[0], "g": k[1], "r": q[1] // max(k[1], 1), "s": q[2], "t": k[2], "e": q[3], "v": v[3]}
 
     def nested_inputs(self) -> list[Nested | None]:
         """Named dims of q, k, value, mask and what was kept of the forward; others are small and whole."""
@@ -161,12 +161,17 @@ class SdpaBase(Composed, abstract=True):
             for out in self.outputs
         ]
 
-    def causal_share(self, block: int = 1) -> float:
-        """Share of the FLOPs that a causal kernel is left with when it skips blocks above the diagonal."""
-        sizes = self.sizes()
-        rows, columns = -(-sizes["s"] // block), -(-sizes["t"] // block)
-        kept = sum(min(row + 1, columns) for row in range(rows))
-        return kept / (rows * columns)
+    def causal_flops(self, block: int = 1) -> int | None:
+        """Less the blocks above the diagonal of a causal call, whose first row sees the first key alone."""
+        flops, sizes = self.flops(), self.sizes()
+        if flops is None or not self.arguments.get("is_causal") or not sizes["s"] or not sizes["t"]:
+            return flops
+        kept = 0
+        for top in range(0, sizes["s"], block):
+            rows = min(block, sizes["s"] - top)
+            columns = -(-min(top + rows, sizes["t"]) // block) * block
+            kept += rows * min(columns, sizes["t"])
+        return flops * kept // (sizes["s"] * sizes["t"])
 
 
 class Sdpa(SdpaBase):

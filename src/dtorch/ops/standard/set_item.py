@@ -22,6 +22,7 @@ from typing import Any
 
 from dtorch.op.dims import UNCUT, Rule
 from dtorch.op.operator import Operator
+from dtorch.op.priced import touched
 from dtorch.ops.standard.gather import index_names
 
 
@@ -32,8 +33,8 @@ class Writing(Operator, abstract=True):
         """Out of place x is copied; then index and source are read, places written."""
         x, *others = (operand for operand in self.inputs if operand is not None)
         copied = 0 if self.schema.written else 2 * x.nbytes
-        touched = max((prod(o.shape) for o in others), default=1)
-        return copied + sum(o.nbytes for o in others) + touched * x.spec.itemsize
+        places = max((prod(o.shape) for o in others), default=1)
+        return copied + sum(map(touched, others)) + places * x.spec.itemsize
 
     def whole_rule(self) -> Rule:
         """No dim may be cut."""

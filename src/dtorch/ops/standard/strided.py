@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 
 from dtorch.layout import Layout
-from dtorch.op.operator import Local, Operator
+from dtorch.op.operator import Local
 from dtorch.ops.standard.view import Identity, LayoutOperator, View
 
 
@@ -60,7 +60,7 @@ class Diagonal(LayoutOperator):
 
     def traffic_bytes(self) -> int:
         """None for the view."""
-        return 0 if self.name == "aten.diagonal" else Operator.traffic_bytes(self)
+        return 0 if self.name == "aten.diagonal" else self.operand_bytes()
 
 
 class Unfold(LayoutOperator):
@@ -91,7 +91,7 @@ class Unfold(LayoutOperator):
 
     def traffic_bytes(self) -> int:
         """None for the view."""
-        return 0 if self.name == "aten.unfold" else Operator.traffic_bytes(self)
+        return 0 if self.name == "aten.unfold" else self.operand_bytes()
 
 
 class ComplexView(LayoutOperator):

@@ -9,14 +9,12 @@ Placements  any; a pending sum is added up on the way
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cached_property
 
 from dtorch import redistribute
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.call import OutputMeta
-from dtorch.op.cost import OperatorCost
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam
@@ -67,8 +65,11 @@ class GetTensor(Operator):
         whole = Layout.replicate((), source.shape)
         self.outputs = (Operand(Spec(source.shape, source.stride, source.dtype, whole, self.target_mesh)),)
 
-    def price(self) -> OperatorCost:
-        """Bytes of the operands, and those that the first device receives."""
-        return dataclasses.replace(
-            super().price(), sent_bytes=self.plan.bytes_total, sent_bytes_max=self.plan.bytes_max
-        )
+    @property
+    def priced_mesh(self) -> DeviceMesh:
+        """The first device alone."""
+        return self.target_mesh
+
+    def received_bytes(self) -> tuple[int, ...]:
+        """As the plan says: the first device, which receives all, is in front."""
+        return self.plan.received

@@ -19,7 +19,7 @@ from dtorch.layout import representative_positions
 from dtorch.op.operator import Operator
 from dtorch.op.priced import touched
 from tests.dist import flat, place, ways
-from tests.op_life import MESH, X, LifeClip, made, on, variant
+from tests.op_life import MESH, LifeClip, X, made, on, variant
 from tests.support import cases
 
 MESHES = ((2,), (3,), (2, 2), (2, 3))
@@ -100,7 +100,7 @@ def check_operator(operator: Operator) -> None:
     assert len({cost.flops is None for cost in (whole, *local.values())}) == 1, operator.describe()
     done = sum(local[coord].flops or 0 for coord in distinct(operator))
     if operator.name == "aten._trilinear":
-        # What is summed between the first two leaves a pending sum, which every device multiplies by the third.
+        # Where the first two sum over a cut, every device multiplies its part of the sum by the third.
         assert done >= (whole.flops or 0)
     else:
         assert done == (whole.flops or 0), operator.describe()

@@ -69,7 +69,8 @@ def node_of(
 
 def stored_elements(operand: Operand) -> int | None:
     """How many elements a sparse operand stores; None for a dense one."""
-    part = operand.parts[0] if isinstance(operand.parts, list) else None
+    parts = operand.parts
+    part = parts[0] if isinstance(parts, list) and parts else None
     return part._nnz() if isinstance(part, torch.Tensor) and part.layout is torch.sparse_coo else None
 
 

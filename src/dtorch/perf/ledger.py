@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import NamedTuple
 
 import torch
@@ -121,11 +120,9 @@ def entries(recording: Recording) -> list[Entry]:
 
 def facts_of(operator: Operator) -> OperatorFacts:
     """Price and description of an operator."""
-    price = operator.price()
-    share = _shards(operator)
+    price, largest = operator.price(), operator.price_max()
     inputs = [x.spec for x in operator.inputs if isinstance(x, Operand)]
     outputs = [y.spec for y in operator.outputs if y is not None]
-    free = not (price.flops or price.traffic_bytes or price.sent_bytes)
     return OperatorFacts(
         kind=operator.kind_name(),
         torch_op=operator.param.op if isinstance(operator.param, TorchCall) else "",
@@ -133,23 +130,16 @@ def facts_of(operator: Operator) -> OperatorFacts:
         inputs=_tensors(inputs),
         outputs=_tensors(outputs),
         flops=price.flops,
-        flops_max_device=None if price.flops is None else -(-price.flops // share),
+        flops_max_device=largest.flops,
         bandwidth_bytes=price.bandwidth_bytes,
         traffic_bytes=price.traffic_bytes or 0,
-        traffic_bytes_max_device=-(-(price.traffic_bytes or 0) // share),
+        traffic_bytes_max_device=largest.traffic_bytes or 0,
         sent_bytes=price.sent_bytes,
         sent_bytes_max_device=price.sent_bytes_max,
         known=price.known,
-        kernels=0 if free else 1,
+        kernels=0 if price.state == "free" else 1,
         dtype=_arithmetic(inputs or outputs),
     )
-
-
-def _shards(operator: Operator) -> int:
-    """Among how many devices the work is divided: those along all axes that cut an operand, or add it up."""
-    layouts = [o.spec.layout for o in (*operator.inputs, *operator.outputs) if isinstance(o, Operand)]
-    axes = {axis for layout in layouts for axis in (*layout.cut_axes, *layout.partial)}
-    return prod(layouts[0].mesh_shape[axis] for axis in axes) if layouts else 1
 
 
 def _tensors(specs: Sequence[Spec]) -> tuple[TensorFacts, ...]:

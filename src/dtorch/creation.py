@@ -20,6 +20,7 @@ from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import NoValue, keeps_value
 from dtorch.redistribute import dim_order
+from dtorch.redistribute.local_work import unseen
 from dtorch.spec import Spec
 from dtorch.tensor import Tensor, distribute, leaf
 from dtorch.tensor_layout import Placements, compact_stride, layout_of
@@ -95,7 +96,9 @@ def from_values(
         placements = data.dist_layout if placements is None else placements
     graph = graph or Graph.default_graph()
     mesh = get_default_device_mesh(device, device_mesh, graph)
-    with torch._C.DisableTorchFunction(), torch.no_grad(), default_dtype(graph.default_dtype):
+    with torch._C.DisableTorchFunction(), torch.no_grad(), default_dtype(graph.default_dtype), unseen(mesh):
+        if isinstance(data, Tensor) and mesh.description is not None and type(data._operand.parts) is NoValue:
+            data = _stand_in(data, torch.device("meta"))
         full = _plain(data, dtype)
     return distribute(full, mesh, placements, graph, requires_grad, axis_order)
 
@@ -186,7 +189,7 @@ def from_local(
         [tuple(part.shape) for part in parts], device_mesh, placements or _whole(device_mesh)
     )
     kept = layout.distinct() if device_mesh.shares_storage else tuple(range(device_mesh.size))
-    with torch.no_grad(), torch._C.DisableTorchFunction():
+    with torch.no_grad(), torch._C.DisableTorchFunction(), unseen(device_mesh):
         order = dim_order(max(parts, key=torch.Tensor.numel))
         made = {at: _copy(parts[at], order, device_mesh.torch_device(at)) for at in dict.fromkeys(kept)}
     stride = compact_stride(layout.shape, order)
@@ -244,7 +247,12 @@ def _factory(func: Callable[..., torch.Tensor], constant: Callable[[tuple], Any]
             args = (_stand_in(like, where), *args[1:])
         elif where.type != "meta" and options.get("generator") is not None:
             where = options["generator"].device
-        with torch._C.DisableTorchFunction(), torch.no_grad(), default_dtype(graph.default_dtype):
+        with (
+            torch._C.DisableTorchFunction(),
+            torch.no_grad(),
+            default_dtype(graph.default_dtype),
+            unseen(mesh),
+        ):
             made = func(*args, device=where, **options)
         if constant is None:
             return distribute(made, mesh, placements, graph, requires_grad, axis_order)
@@ -284,7 +292,7 @@ def _filled(
         return leaf(NoValue(), spec, graph, requires_grad)
     kept = layout.distinct() if mesh.shares_storage else tuple(range(mesh.size))
     made: dict[int, torch.Tensor] = {}
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with torch._C.DisableTorchFunction(), torch.no_grad(), unseen(mesh):
         for at in dict.fromkeys(kept):
             coord = mesh.coords[at]
             holds = not any(coord[axis] for axis in layout.partial)

@@ -20,6 +20,7 @@ from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import NoValue, Operand, Parts, keeps_value
 from dtorch.redistribute import dim_order
+from dtorch.redistribute.local_work import unseen
 from dtorch.spec import Spec
 from dtorch.tensor_layout import PlacementList, Placements, compact_stride, is_placements, layout_of
 
@@ -345,12 +346,12 @@ def distribute(
     """
     if full.layout is not torch.strided or full.is_quantized:
         raise UnsupportedError(f"a {full.layout} tensor cannot be distributed; x.to_dense() can")
-    if full.device.type == "meta" and mesh.description is None:
+    if mesh.description is None and (full.device.type == "meta" or isinstance(full, Tensor)):
         raise DeviceError("a meta tensor has no value to distribute")
     mesh.check_available()
     layout = layout_of(placements, mesh, full.shape, None, axis_order)
     parts: Parts = NoValue()
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with torch._C.DisableTorchFunction(), torch.no_grad(), unseen(mesh):
         if full.device.type != "meta" and keeps_value(mesh, full.dtype, full.numel()):
             full = full.detach().resolve_conj().resolve_neg()
             parts = redistribute.split(full, layout, mesh)

@@ -25,7 +25,7 @@ from dtorch.graph.recipe import Recipe, Recipes
 from dtorch.graph.settings import Under, default_dtype, deterministic, imprecise
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
-from dtorch.op.operand import Failed, Operand, Parts, Scalar, copied
+from dtorch.op.operand import Failed, NoValue, Operand, Parts, Scalar, copied
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam, key_of
 from dtorch.ops.standard.convert import Convert, ConvertParam
@@ -296,12 +296,12 @@ class GraphConstructor:
             raise explain(error, operator, given, note=memory_note(error, inputs)) from error
         if recipe.fault is not None:
             raise recipe.fault
+        if self.graph.recorders:
+            self.graph.note(node_of(operator, given, results, in_backward))
         if recipe.written:
             self._written(recipe, given, operands)
         if not recipe.checked:
             confirm(recipe, results)
-        if self.graph.recorders:
-            self.graph.note(node_of(operator, given, results, in_backward))
         return outputs_of(self, recipe, given, results)
 
     def _legal(self, recipe: Recipe, operands: Sequence[Operand | None]) -> list[Operand | None]:
@@ -363,7 +363,7 @@ class GraphConstructor:
             )
         recipe = self._convert_recipe(source.spec, target, mesh, implicit)
         operator: Convert = recipe.operator  # type: ignore[assignment]
-        if operator.target_mesh.description is not None:
+        if operator.target_mesh.description is not None or isinstance(source.parts, NoValue):
             result = described.converted(self, recipe, source)
         elif self.eager:
             parts = self.runner.run(recipe.program, [self._ready(source)])[0]

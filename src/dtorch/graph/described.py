@@ -67,7 +67,9 @@ def call(
     if _computable(recipe, operands):
         return constructor._run(recipe, operands, in_backward)
     plans = recipe.outputs
-    if plans is None or any(plan.source == "value" for plan in plans):
+    if plans is None or not all(
+        plan.spec or plan.source == "argument" or _absent(recipe, plan) for plan in plans
+    ):
         raise UnsupportedError(
             f"{recipe.operator.describe()}: what it gives depends on values.\n  {NoValue().error}"
         )
@@ -92,8 +94,14 @@ def call(
 
 
 def converted(constructor: GraphConstructor, recipe: Recipe, source: Operand) -> Operand:
-    """A conversion to described devices: of a value that is kept the value, else nothing but the layout."""
+    """A conversion to described devices: of a value that is kept the value, else nothing but the layout.
+
+    Raises:
+        UnsupportedError: from there to real devices, of what has no value.
+    """
     spec: Spec = recipe.operator.target_spec  # type: ignore[attr-defined]
+    if spec.mesh.description is None:
+        raise source.parts.again()  # type: ignore[union-attr]
     kept = keeps_value(spec.mesh, spec.dtype, spec.numel) and not isinstance(source.parts, NoValue)
     if not kept:
         return Operand(spec, NoValue())
@@ -110,13 +118,22 @@ def _computable(recipe: Recipe, operands: Sequence[Any]) -> bool:
     )
 
 
+def _absent(recipe: Recipe, plan: OutputPlan) -> bool:
+    """Whether an output without metadata is a tensor that was not asked for (a gradient), not a number."""
+    returns = recipe.operator.schema.func._schema.returns
+    return plan.source == "value" and all("Tensor" in str(returned.type) for returned in returns)
+
+
 def _output(recipe: Recipe, plan: OutputPlan, number: int, operands: Sequence[Any]) -> Any:
     """An output: the number of the input it is, or an operand that shares its storage, or a fresh one."""
     if plan.source == "argument":
         return plan.input
+    if plan.source == "value":
+        return None
     assert plan.spec is not None
     if plan.source == "fresh":
-        return Operand(plan.spec, NoValue())
+        same = recipe.operator.name == "aten._unsafe_view"  # a view that autograd does not take for one
+        return Operand(plan.spec, operands[0].parts if same else NoValue())
     base: Operand = operands[plan.input]
     offset = base.offset + plan.offset
     if plan.source == "view":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 import torch
@@ -85,8 +86,18 @@ def _names(module: nn.Module) -> dict[int, list[str]]:
     return names
 
 
+@cache
+def _wild(pattern: str) -> bool:
+    return any(mark in pattern for mark in "*?[")
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name fits a pattern; a model's own plan names hundreds of parameters without any."""
+    return name == pattern or (_wild(pattern) and fnmatchcase(name, pattern))
+
+
 def _check_patterns(plan: Plan, names: list[str]) -> None:
-    unmatched = [pattern for pattern in plan if not any(fnmatchcase(name, pattern) for name in names)]
+    unmatched = [pattern for pattern in plan if not any(_matches(name, pattern) for name in names)]
     if unmatched:
         raise PlacementError(
             f"no parameter matches {', '.join(map(repr, unmatched))}; there are {', '.join(names)}"
@@ -96,7 +107,7 @@ def _check_patterns(plan: Plan, names: list[str]) -> None:
 def _placements(names: list[str], plan: Plan, mesh: DeviceMesh) -> Any:
     """What the plan says of a parameter: the entry of the first pattern that matches one of its names."""
     for pattern, entry in plan.items():
-        if any(fnmatchcase(name, pattern) for name in names):
+        if any(_matches(name, pattern) for name in names):
             if not isinstance(entry, Mapping):
                 return entry
             placements: list[Any] = [Replicate()] * mesh.ndim
@@ -154,7 +165,7 @@ def _style_of(name: str, styles: Mapping[str, str]) -> str | None:
     """The plan's entry for a parameter: it names modules, or parameters themselves."""
     module_name = name.rpartition(".")[0]
     for pattern, style in styles.items():
-        if fnmatchcase(module_name, pattern) or fnmatchcase(name, pattern):
+        if _matches(module_name, pattern) or _matches(name, pattern):
             return style
     return None
 

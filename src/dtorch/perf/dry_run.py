@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
@@ -63,8 +65,31 @@ def dry_run(mesh: DeviceMesh, *, into: Recording | None = None) -> Iterator[Reco
         stack.callback(setattr, graph, "default_device_mesh", before)
         stack.enter_context(recording.watching())
         stack.enter_context(graph.record(recording))
-        stack.enter_context(_DryRunMode(mesh, graph))
+        stack.callback(setattr, nn.init, "_no_grad_trunc_normal_", nn.init._no_grad_trunc_normal_)
+        nn.init._no_grad_trunc_normal_ = _truncated  # type: ignore[assignment]
+        stack.enter_context(_NamedDevices())
+        stack.enter_context(_DryRunMode(mesh, graph, recording))
         yield recording
+
+
+_drawn_until_inside = nn.init._no_grad_trunc_normal_
+
+
+def _truncated(tensor: torch.Tensor, mean: float, std: float, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """torch's truncated normal draws again what falls outside, which is to ask for values; one draw counts."""
+    if isinstance(tensor, Tensor) and tensor.device_mesh.description is not None:
+        with torch.no_grad():
+            return tensor.normal_(mean, std)
+    return _drawn_until_inside(tensor, mean, std, *args, **kwargs)
+
+
+class _NamedDevices(TorchFunctionMode):
+    """Factories that name a device of their own (device="cuda") make what they make on the mesh."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if kwargs and kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "meta":
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        return func(*args, **(kwargs or {}))
 
 
 class _DryRunMode(TorchDispatchMode):
@@ -73,33 +98,39 @@ class _DryRunMode(TorchDispatchMode):
     Args:
         mesh: where tensors live.
         graph: which they belong to.
+        recording: which is told the names of plain parameters.
     """
 
-    def __init__(self, mesh: DeviceMesh, graph: Graph) -> None:
+    def __init__(self, mesh: DeviceMesh, graph: Graph, recording: Recording) -> None:
         super().__init__()
         self.mesh = mesh
         self.graph = graph
+        self.recording = recording
         self.twins: Any = WeakIdKeyDictionary()
+        self.gradients: list[tuple[torch.Tensor, Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if Tensor in types:
-            return dispatch(func, types, args, kwargs)
-        plain = [
-            value for value in flatten((args, tuple(kwargs.values()))) if isinstance(value, torch.Tensor)
-        ]
-        if any(isinstance(value, Tensor) for value in plain):
-            return dispatch(func, types, args, kwargs)
+        tensors = [v for v in flatten((args, tuple(kwargs.values()))) if isinstance(v, torch.Tensor)]
+        plain = [tensor for tensor in tensors if not isinstance(tensor, Tensor)]
         if not plain:
-            return self._made(func, args, kwargs)
-        if all(value.dim() == 0 for value in plain) or not _gives_tensors(func):
+            return dispatch(func, types, args, kwargs) if tensors else self._made(func, args, kwargs)
+        alone = len(plain) == len(tensors)
+        if alone and not (any(tensor.dim() for tensor in plain) and _gives_tensors(func)):
             return func(*args, **kwargs)
         if func is _NUMBER:
             return self.twin(args[0])
-        if schema_of(func).written:
-            return self._written(func, args, kwargs)
-        args, kwargs = tree_map_only(torch.Tensor, self.twin, (args, kwargs))
-        return dispatch(func, types, args, kwargs)
+        written = schema_of(func).written
+        if written and alone and keeps_value(self.mesh, args[0].dtype, args[0].numel()):
+            self.twins.pop(args[0], None)
+            return func(*args, **kwargs)
+        there, named = tree_map_only(torch.Tensor, self._placed, (args, kwargs))
+        result = dispatch(func, types, there, named)
+        return args[0] if written and there and result is there[0] else result
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on the mesh; numbers are left to the operator."""
+        return tensor if isinstance(tensor, Tensor) or not tensor.dim() else self.twin(tensor)
 
     def twin(self, plain: torch.Tensor) -> Tensor:
         """The tensor on the mesh that stands for a plain one; the same one each time."""
@@ -108,17 +139,15 @@ class _DryRunMode(TorchDispatchMode):
             with LocalWork():
                 found = distribute(plain, self.mesh, None, self.graph)
             self.twins[plain] = found
+            self.recording.name_twin(plain, found)
+            if plain.is_leaf and plain.requires_grad:
+                self.gradients.append((plain, plain.grad))
         return found
 
-    def _written(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """A write among plain tensors alone: done where values are kept, recorded where they are not."""
-        first = args[0]
-        if isinstance(first, torch.Tensor) and keeps_value(self.mesh, first.dtype, first.numel()):
-            self.twins.pop(first, None)
-            return func(*args, **kwargs)
-        there, named = tree_map_only(torch.Tensor, self.twin, (args, kwargs))
-        result = dispatch(func, (), there, named)
-        return first if there and result is there[0] else result
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for plain, grad in self.gradients:
+            plain.grad = grad
 
     def _made(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """What a factory makes; random numbers are not drawn."""

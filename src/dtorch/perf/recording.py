@@ -122,6 +122,7 @@ class Recording(LogicalGraph):
         if self._optimizing:
             return "optimizer"
         if _backward() != -1:
+            self.base = "other"  # what follows without gradients is clipping, zeroing and the like
             return "backward"
         return "forward" if self._stack or torch.is_grad_enabled() else self.base
 
@@ -174,15 +175,21 @@ class Recording(LogicalGraph):
         self._alive[key] = weakref.ref(parts, gone)
         return number
 
-    def name_tensor(self, tensor: Any, name: str) -> None:
-        """Say what a tensor is called; it counts as a parameter, or a buffer."""
+    def name_tensor(self, tensor: Any, name: str, trained: bool | None = None) -> None:
+        """Say what a tensor is called, which makes it a parameter or buffer, and whether it is trained."""
         self._tensors[id(tensor)] = name
         operand = getattr(tensor, "_operand", None)
         if operand is not None:
             for number in self._storages_of([operand], -1, name.rpartition(".")[0], "other"):
                 self.storages[number].name = name
                 self.storages[number].module = name.rpartition(".")[0]
-                self.storages[number].trained = tensor.requires_grad
+                self.storages[number].trained = tensor.requires_grad if trained is None else trained
+
+    def name_twin(self, plain: torch.Tensor, twin: Any) -> None:
+        """Give the tensor that stands for a plain parameter or buffer the same name, if that has one."""
+        name = self._tensors.get(id(plain))
+        if name is not None:
+            self.name_tensor(twin, name, plain.requires_grad)
 
     def phase_end(self, number: int) -> int:
         """Number of the first node after the unbroken run of nodes of one phase that node `number` is in."""

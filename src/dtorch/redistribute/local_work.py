@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from dtorch.mesh import DeviceMesh
 
 _GUARDS = (
     torch._C._AutoDispatchBelowADInplaceOrView,  # no history, and parts made in inference mode may be written
@@ -30,3 +34,8 @@ class LocalWork:
     def __exit__(self, *error: Any) -> None:
         for guard in reversed(self._entered):
             guard.__exit__(*error)
+
+
+def unseen(mesh: DeviceMesh) -> AbstractContextManager[None]:
+    """Context for making the plain tensors of a mesh's values: on described devices no dry run sees them."""
+    return LocalWork() if mesh.description is not None else nullcontext()

@@ -66,7 +66,7 @@ def dry_run(mesh: DeviceMesh, *, into: Recording | None = None) -> Iterator[Reco
         stack.enter_context(recording.watching())
         stack.enter_context(graph.record(recording))
         stack.callback(setattr, nn.init, "_no_grad_trunc_normal_", nn.init._no_grad_trunc_normal_)
-        nn.init._no_grad_trunc_normal_ = _truncated  # type: ignore[assignment]
+        nn.init._no_grad_trunc_normal_ = _truncated
         stack.enter_context(_NamedDevices())
         stack.enter_context(_DryRunMode(mesh, graph, recording))
         yield recording
@@ -76,7 +76,7 @@ _drawn_until_inside = nn.init._no_grad_trunc_normal_
 
 
 def _truncated(tensor: torch.Tensor, mean: float, std: float, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """torch's truncated normal draws again what falls outside, which is to ask for values; one draw counts."""
+    """torch's truncated normal draws again what falls outside, asking for values; one draw counts."""
     if isinstance(tensor, Tensor) and tensor.device_mesh.description is not None:
         with torch.no_grad():
             return tensor.normal_(mean, std)

@@ -20,7 +20,7 @@ TEST_ENV := OMP_NUM_THREADS=1 PYTHONHASHSEED=0
 PINS := $(wildcard requirements/*.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench gpu-check rules clean
+.PHONY: help demo test check bench gpu-check rules coverage clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -44,6 +44,10 @@ gpu-check: $(STAMP) ## the tests that need a CUDA device, within five minutes
 
 rules: $(STAMP) ## judge every placement rule by brute force
 	OMP_NUM_THREADS=1 $(PY) -m dtorch.testing.rules $(ARGS)
+
+# Goes on where it was stopped; ARGS="--shard 0/4" takes a quarter, ARGS="--again" starts anew.
+coverage: $(STAMP) ## try all of PyTorch's operator database, into docs/coverage.md
+	$(TEST_ENV) $(PY) -m tests.coverage $(ARGS)
 
 clean: ## remove .venv and the caches
 	rm -rf $(VENV) src/*.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

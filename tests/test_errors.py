@@ -183,6 +183,14 @@ def test_arithmetic_on_a_plain_tensor_in_place_is_refused_with_the_reason(write:
 
 
 @PLACES
+def test_a_target_that_torch_would_resize_is_refused_and_kept(place: Place) -> None:
+    x = place.put(torch.ones(1, 1))
+    with pytest.raises(UnsupportedError, match=r"would make the \[1, 1\] tensor that it writes \[5, 2\]"):
+        x.addbmm_(torch.randn(3, 5, 4), torch.randn(3, 4, 2))
+    assert x.to_torch().tolist() == [[1.0]]
+
+
+@PLACES
 def test_what_merely_fills_a_plain_tensor_is_carried_back(place: Place) -> None:
     x, plain = place.put(randn(5, 4)), torch.zeros(5, 4)
     plain.copy_(x)

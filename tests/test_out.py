@@ -24,6 +24,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "cumsum": lambda x, out: torch.cumsum(x, 0, out=out),
     "where": lambda x, out: torch.where(x > 0, x, -x, out=out),
     "clamp": lambda x, out: torch.clamp(x, -0.5, 0.5, out=out),
+    "matmul of three dims": lambda x, out: torch.matmul(x.expand(3, 5, 4), x.t(), out=out),
+    "kron": lambda x, out: torch.kron(x, x, out=out),
 }
 
 
@@ -84,3 +86,38 @@ def test_out_that_requires_grad_is_refused_as_in_torch() -> None:
     with pytest.raises(RuntimeError, match=r"support automatic differentiation"):
         torch.add(S0_2.put(X), 1, out=out)
     assert isinstance(out, dtorch.Tensor)
+
+
+@PLACES
+def test_out_alone_is_distributed(place: Place) -> None:
+    """An overload is chosen by the types of what is given, numbers or tensors."""
+    out = place.put(torch.zeros(5, 4))[:, 0]
+    for ends in ((0, 8), (torch.tensor(0.0), 8), (torch.tensor(0.0), torch.tensor(8.0))):
+        close(torch.linspace(*ends, 5, out=out), torch.linspace(0, 8, 5))
+
+
+@PLACES
+def test_a_norm_of_complex_numbers_is_real(place: Place) -> None:
+    z, out = torch.complex(X, X.flip(0)), place.put(torch.zeros(5, 1))
+    torch.linalg.vector_norm(place.put(z), 2, 1, True, out=out)
+    close(out, torch.linalg.vector_norm(z, 2, 1, True))
+
+
+@PLACES
+def test_a_list_of_targets(place: Place) -> None:
+    out = [place.put(torch.zeros(n, 4)) for n in (2, 3)]
+    torch.split_with_sizes_copy(place.put(X), [2, 3], out=out)
+    for target, wanted in zip(out, X.split([2, 3]), strict=True):
+        close(target, wanted)
+
+
+@PLACES
+def test_out_beside_running_statistics(place: Place) -> None:
+    args = (X, None, None, torch.zeros(4), torch.ones(4), True, 0.1, 1e-5)
+    given = [place.put(a) if isinstance(a, torch.Tensor) and a.ndim > 1 else a for a in args]
+    given[3:5] = [place.whole(a) for a in args[3:5]]
+    wanted = torch._native_batch_norm_legit(*args, out=tuple(torch.empty(0) for _ in range(3)))
+    out = tuple(place.whole(torch.empty(0)) for _ in range(3))
+    torch._native_batch_norm_legit(*given, out=out)
+    for ours, theirs in zip((*out, *given[3:5]), (*wanted, *args[3:5]), strict=True):
+        close(ours, theirs)

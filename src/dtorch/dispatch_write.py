@@ -30,19 +30,24 @@ def _into_out(func: Any, args: tuple, kwargs: dict) -> Any:
     """`out=` overloads: compute, then write into the given tensors, resizing them as torch does."""
     facts = schema_of(func)
     bound = facts.bind(args, kwargs)
-    targets = [bound[name] for name in facts.outs]
+    given_outs = [bound[name] for name in facts.outs]
+    targets = [target for given in given_outs for target in (given if isinstance(given, list) else [given])]
     functional = functional_of_out(func)
     if functional is None or any(not isinstance(t, torch.Tensor) for t in targets):
         raise UnsupportedError(f"{name_of(func)} has no functional form to compute; call it without out=")
     given = dict(zip(facts.names, args, strict=False)) | kwargs
     known = schema_of(functional).names
     if "dtype" in known and "dtype" not in given and len(targets) == 1:
-        given["dtype"] = targets[0].dtype
+        # What torch computes in is the target's dtype, but for a real number of complex ones (a norm).
+        first = next((x for x in given.values() if isinstance(x, torch.Tensor)), targets[0])
+        given |= {"dtype": targets[0].dtype} if targets[0].is_complex() or not first.is_complex() else {}
     given = {name: value for name, value in given.items() if name in known and name not in facts.outs}
     result = functional(**given)
     values = [result] if isinstance(result, torch.Tensor) else list(result)
     for target, value in zip(targets, values, strict=True):
         _store(target, value)
+    if not func._schema.returns:
+        return None
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 

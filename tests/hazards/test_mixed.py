@@ -5,7 +5,7 @@ plain and distributed operands refuse to mix
 equality and assert helpers crash
     `test_equality`, `tests/test_tensor.py::test_comparisons_take_plain_partners`
 an operator without a rule is refused
-    `test_as_torch`, every operator of torch's database: `tests/test_opinfo.py`; the notice:
+    `test_as_torch`, every operator of torch's database: `tests/coverage/`; the notice:
     `test_the_general_path_is_seen`
 the wrong layer reports; odd custom operators
     `test_shapes_that_only_values_tell`, `test_custom_operators`, `tests/test_errors.py`

@@ -133,3 +133,11 @@ def test_one_device_is_bit_equal(name):
     found = flat(fn(*[place(t, (1,), ("R",)) for t in tensors]))
     for ours, plain in zip(found, flat(fn(*tensors)), strict=True):
         assert torch.equal(ours.to_torch(), plain)
+
+
+@pytest.mark.parametrize("places", ["S0", "S1", "S2", "R"])
+def test_integer_products_take_whole_factors(places: str) -> None:
+    """So torch has it; where a shard has nothing to sum its kernel would refuse a fraction."""
+    u, v, a = (torch.randint(-9, 9, shape) for shape in ((5, 3, 5), (5, 5, 2), (1,)))
+    found = torch.addbmm(place(a, (4,), ("R",)), place(u, (4,), (places,)), v, beta=2.6, alpha=1.2)
+    assert torch.equal(found.to_torch(), torch.addbmm(a, u, v, beta=2.6, alpha=1.2))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dtorch import Layout
+from dtorch import Layout, Shard
 from dtorch.testing import assert_tensor_allclose as close
 from tests.dist import assert_like_torch, communications, over, place
 
@@ -109,6 +109,18 @@ def test_sends_totals_alone(fn, sent):
     found = communications(fn, [torch.randn(8, 7)], (4,), [("S0",)])
     assert {c.kind for c in found} <= {"statistics"}
     assert sum(c.bytes for c in found) == sent
+
+
+@pytest.mark.parametrize("name", ["cumsum_", "cumprod_"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_in_place_along_a_cut_dim_writes(name, dim):
+    x, plain = place(X.detach(), (4,), ("S0",)), X.detach().clone()
+    alias = x.t()
+    assert getattr(x, name)(dim) is x
+    getattr(plain, name)(dim)
+    close(x, plain)
+    close(alias, plain.t())
+    assert x.placements == [Shard(0)]
 
 
 def test_places_in_a_cut_sequence_are_counted():

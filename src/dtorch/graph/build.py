@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dtorch.errors import DtorchError, ShapeError
+from dtorch.errors import DtorchError, ShapeError, UnsupportedError
 from dtorch.graph import described
 from dtorch.graph.confirm import refuse_implicit
 from dtorch.graph.recipe import OutputPlan, Recipe
 from dtorch.layout import Layout
 from dtorch.op import registry
-from dtorch.op.call import MetaFailed
+from dtorch.op.call import MetaFailed, metas, run_on_meta
 from dtorch.op.choice import Choice
 from dtorch.op.factory import class_for
 from dtorch.op.operand import Operand, prototype
 from dtorch.op.operator import Operator
-from dtorch.op.param import OpParam, Slot, TorchCall
-from dtorch.op.schema import Schema
+from dtorch.op.param import OpParam, Slot, TorchCall, fill
+from dtorch.op.schema import Schema, functional_of_in_place
 from dtorch.spec import Spec
 
 
@@ -67,6 +67,7 @@ def build(
         recipe, fault = None, error
     if recipe is None:
         general = registry.class_by_type("General")(param, operator.inputs)
+        _check_kept_shapes(general)
         recipe = _general(general, written)
         recipe.fault = fault
     recipe.written = written
@@ -180,6 +181,38 @@ def _output_plans(recipe: Recipe) -> tuple[OutputPlan, ...]:
         else:
             plans.append(OutputPlan("fresh", -1, output.spec))
     return tuple(plans)
+
+
+def _check_kept_shapes(operator: Operator) -> None:
+    """Refuse in-place forms that would give the tensor they write another shape, as torch's addbmm_ does.
+
+    Most of torch's raise then, and are left to do so; meta kernels know neither.
+    """
+    functional = functional_of_in_place(operator.call.func) if operator.returned_inputs() else None
+    if functional is None:
+        return
+    call, specs = operator.call, [None if x is None else x.spec for x in operator.inputs]
+    try:
+        made = metas(run_on_meta(functional, call.args, call.kwargs, specs))
+    except MetaFailed:
+        return
+    for number, written in operator.returned_inputs().items():
+        meta, shape = made[number], operator.shapes[written]
+        if meta is not None and meta.shape != shape and _runs_on_zeros(call, specs):
+            raise UnsupportedError(
+                f"{operator.describe()} would make the {list(shape or ())} tensor that it writes "
+                f"{list(meta.shape)}; use the out-of-place form"
+            )
+
+
+def _runs_on_zeros(call: TorchCall, specs: Sequence[Spec | None]) -> bool:
+    """Whether torch raises nothing for zeros of these shapes."""
+    zeros = [None if s is None else torch.zeros(s.shape, dtype=s.dtype) for s in specs]
+    try:
+        call.func(*fill(call.args, zeros), **fill(call.kwargs, zeros))
+    except Exception:
+        return False
+    return True
 
 
 def _add_targets(recipe: Recipe, given: Sequence[Layout | None], in_backward: bool) -> None:

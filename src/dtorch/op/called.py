@@ -119,6 +119,10 @@ class Called:
         name = self.schema.view_of if isinstance(self.param, TorchCall) else None
         return None if name is None else self.arguments[name].index
 
+    def makes_its_outputs(self) -> bool:
+        """Whether a torch call writes nothing it is given, and its outputs share no storage with it."""
+        return isinstance(self.param, TorchCall) and not self.schema.written and self.view_of() is None
+
     def draws(self) -> bool:
         """Whether the operator draws random numbers; torch's stream is drawn from when the call is made."""
         if not isinstance(self.param, TorchCall) or not has_tag(

@@ -19,6 +19,12 @@ HIDDEN_WRITES: dict[str, tuple[str, ...]] = {
 }
 """Arguments that an operator writes though its schema does not say so: running statistics, when training."""
 
+HIDDEN_VIEWS = {"aten::_unsafe_view": "self"}
+"""Operators whose output shares storage with an argument though their schema does not say so.
+
+torch.kron(out=) writes into the one of its `out`.
+"""
+
 
 class Schema:
     """Aliasing facts of one overload.
@@ -51,6 +57,8 @@ class Schema:
         self.view_of = self._viewed(schema, owner)
 
     def _viewed(self, schema: Any, owner: dict[str, str]) -> str | None:
+        if schema.name in HIDDEN_VIEWS:
+            return HIDDEN_VIEWS[schema.name]
         for returned in schema.returns:
             alias = returned.alias_info
             if alias is not None and not alias.is_write and alias.before_set:
@@ -110,15 +118,14 @@ def base_name(func: Any) -> str:
 @cache
 def functional_of_out(func: Any) -> Any | None:
     """The overload that computes what an `out=` overload writes, or None."""
-    facts = schema_of(func)
     wanted = [(a.name, str(a.type)) for a in func._schema.arguments if not a.is_out]
-    packet = func.overloadpacket
-    for kind in packet.overloads():
-        candidate = getattr(packet, kind)
-        arguments = [(a.name, str(a.type)) for a in candidate._schema.arguments]
-        if arguments == wanted and not candidate._schema.is_mutable:
+    packet, written = func.overloadpacket, schema_of(func).written
+    candidates = [getattr(packet, kind) for kind in packet.overloads()]
+    candidates = [c for c in candidates if not schema_of(c).outs and schema_of(c).written in ((), written)]
+    for candidate in candidates:
+        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
             return candidate
-    return _same_named(func, facts, wanted)
+    return next((c for c in candidates if _takes(c, wanted)), None)
 
 
 @cache
@@ -133,19 +140,11 @@ def functional_of_in_place(func: Any) -> Any | None:
     return None
 
 
-def _same_named(func: Any, facts: Schema, wanted: list[tuple[str, str]]) -> Any | None:
-    """Some `out=` overloads differ from theirs by keyword arguments (dtype, device) alone."""
-    names = {name for name, _ in wanted}
-    for kind in func.overloadpacket.overloads():
-        candidate = getattr(func.overloadpacket, kind)
-        theirs = schema_of(candidate)
-        if (
-            not candidate._schema.is_mutable
-            and names <= set(theirs.names)
-            and set(theirs.names) - names <= set(theirs.defaults)
-        ):
-            return candidate
-    return None
+def _takes(candidate: Any, wanted: list[tuple[str, str]]) -> bool:
+    """Whether an overload takes such arguments; some have more, with defaults (dtype, device)."""
+    theirs = schema_of(candidate)
+    has = {(a.name, str(a.type)) for a in candidate._schema.arguments}
+    return set(wanted) <= has and {name for name, _ in has - set(wanted)} <= set(theirs.defaults)
 
 
 def has_tag(func: Any, tag: torch.Tag) -> bool:

@@ -44,6 +44,28 @@ class Kernel:
         self.operator.compute(inputs, outputs, self.local)
 
 
+class EmptyKernel(Kernel):
+    """Gives outputs without elements; torch's kernels refuse some empty shards that would make them."""
+
+    @staticmethod
+    def serves(context: KernelContext) -> bool:
+        """Whether the device's part of every output is empty, though it is a part of something cut."""
+        operator = context.operator
+        if operator.needs_siblings or not operator.outputs or not operator.makes_its_outputs():
+            return False
+        coord, layouts = context.local.coord, [y and y.layout for y in operator.outputs]
+        return all(layout and layout.cut_axes and not layout.local_numel(coord) for layout in layouts)
+
+    def compute(self, inputs: Sequence[Any], outputs: list[Any]) -> None:
+        """Make them, in the dtypes of the operator's outputs."""
+        coord = self.local.coord
+        outputs[:] = [
+            torch.empty(y.layout.local_shape(coord), dtype=y.spec.dtype, device=self.context.device)
+            for y in self.operator.outputs
+            if y is not None
+        ]
+
+
 class KernelFactory:
     """Finds a kernel by operator type, the base kernel where none is registered."""
 
@@ -63,4 +85,7 @@ class KernelFactory:
     @classmethod
     def new_kernel(cls, context: KernelContext) -> Kernel:
         """The kernel for an operator on one device."""
-        return cls._kernels.get(context.operator.type, Kernel)(context)
+        kernel = (
+            EmptyKernel if EmptyKernel.serves(context) else cls._kernels.get(context.operator.type, Kernel)
+        )
+        return kernel(context)

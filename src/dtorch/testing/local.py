@@ -136,6 +136,41 @@ def wrong_value(
     return None
 
 
+def is_safe(
+    name: str, inputs: Sequence[torch.Tensor | None], layouts: Sequence[Layout | None], mesh: DeviceMesh
+) -> bool:
+    """Whether a rule that nobody has vouched for may be run at all: torch checks sizes, or they fit.
+
+    Sizes of a sample are distinct, so dims of one size are one dim and must be cut alike. Indices may point
+    anywhere in dims that the index tensors themselves do not have, so these stay whole.
+
+    Args:
+        name: of the torch operator.
+        inputs: full tensors, None where one is absent.
+        layouts: of the inputs.
+        mesh: where.
+    """
+    if not UNCHECKED.search(name):
+        return True
+    if "attention" in name:
+        # Heads of q are counted by heads of k: sizes that differ and still belong together.
+        cuts = {tuple(map(bool, map(lay.axes_of, range(4)))) for lay in layouts if lay and lay.ndim == 4}
+        if len(cuts) > 1:
+            return False
+    indexed = {n for x in inputs if x is not None and not _is_float(x) for n in x.shape}
+    for coord in mesh.coords:
+        local: dict[int, int] = {}
+        for x, layout in zip(inputs, layouts, strict=True):
+            if x is None or layout is None:
+                continue
+            for n, here in zip(x.shape, layout.local_shape(coord), strict=True):
+                # Some kernels divide by a size.
+                empty = n > 0 and here == 0
+                if empty or local.setdefault(n, here) != here or (indexed and n != here and n not in indexed):
+                    return False
+    return True
+
+
 def run_locally(operator: Operator, parts: Sequence[Parts | None]) -> list[list[Any]]:
     """What every device computes, for each output, in mesh order.
 
@@ -249,40 +284,9 @@ class Bench:
             return [layout_of(self.mesh, (), ("R",))]
         return [layout_of(self.mesh, full.shape, (role,)) for role in roles_of(full)]
 
-    def is_safe(self, layouts: Layouts) -> bool:
-        """Whether a rule that nobody has vouched for may be run at all: torch checks sizes, or they fit.
-
-        Sizes of a sample are distinct, so dims of one size are one dim and must be cut alike. Indices may
-        point anywhere in dims that the index tensors themselves do not have, so these stay whole.
-        """
-        if not UNCHECKED.search(getattr(self.call.param, "op", "")):
-            return True
-        inputs = self.call.inputs
-        if "attention" in getattr(self.call.param, "op", ""):
-            # Heads of q are counted by heads of k: sizes that differ and still belong together.
-            cuts = {tuple(map(bool, map(lay.axes_of, range(4)))) for lay in layouts if lay and lay.ndim == 4}
-            if len(cuts) > 1:
-                return False
-        indexed = {n for x in inputs if x is not None and not _is_float(x) for n in x.shape}
-        for coord in self.mesh.coords:
-            local: dict[int, int] = {}
-            for x, layout in zip(inputs, layouts, strict=True):
-                if x is None or layout is None:
-                    continue
-                for n, here in zip(x.shape, layout.local_shape(coord), strict=True):
-                    # Some kernels divide by a size.
-                    empty = n > 0 and here == 0
-                    if (
-                        empty
-                        or local.setdefault(n, here) != here
-                        or (indexed and n != here and n not in indexed)
-                    ):
-                        return False
-        return True
-
     def right_outputs(self, inputs: Layouts) -> list[list[Layout]]:
         """For each output the layouts that are right, on a mesh of one axis."""
-        if not self.is_safe(inputs):
+        if not is_safe(getattr(self.call.param, "op", ""), self.call.inputs, inputs, self.mesh):
             return [[]]
         choices = [self.candidates(i) for i in range(len(self.expected))]
         right: list[list[Layout]] = [[] for _ in choices]

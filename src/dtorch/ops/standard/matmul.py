@@ -71,6 +71,13 @@ class AddMatmul(Operator):
         groups = tuple(group | {added} for group in dims.linear)
         return Rule(tuple(names), dims.outputs, groups, dims.whole, dims.stats, dims.flops, dims.sizes)
 
+    def localize(self, coord: tuple[int, ...]) -> Local:
+        """Integers take whole factors: torch says so itself, but not where a shard has nothing to sum."""
+        x = self.inputs[0]
+        if x is None or x.spec.dtype.is_floating_point or x.spec.dtype.is_complex:
+            return super().localize(coord)
+        return self.localized(coord, **{name: int(self.arguments[name]) for name in ("alpha", "beta")})
+
     def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
         """torch's own, but for a shard without rows: addmv gives that the shape of what is added."""
         y = self.outputs[0]

@@ -59,6 +59,9 @@ class Statistics(PendingRows, abstract=True):
         axes = self.statistics_axes()
         if axes:
             self.combine(inputs, outputs, group, axes)
+            for number, written in self.returned_inputs().items():
+                for mine, out in zip(inputs, outputs, strict=True):
+                    out[number] = mine[written].copy_(out[number])
             return
         for mine, out, local in zip(inputs, outputs, group.locals, strict=True):
             self.compute(mine, out, local)

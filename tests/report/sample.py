@@ -75,6 +75,7 @@ class Steps:
                 "sent_bytes_max_device": sent // devices,
                 "communication": communication,
                 "known": known,
+                "peak": None if flops is None else "bf16",
                 "bound": bound,
                 "time_s": time,
                 "start_s": self.clock,

@@ -21,7 +21,7 @@ def test_figures_are_written(data: dict[str, Any], tmp_path: Path) -> None:
     from dtorch.report.figures import save_png
 
     written = save_png(data, tmp_path / "made")
-    assert [path.name for path in written] == ["roofline.png", "memory.png", "modules.png"]
+    assert [path.name for path in written] == ["roofline.png", "bytes.png", "memory.png", "modules.png"]
     for path in written:
         content = path.read_bytes()
         assert content[:8] == b"\x89PNG\r\n\x1a\n"
@@ -43,7 +43,7 @@ def test_a_figure_shows_every_point_and_no_formula(data: dict[str, Any]) -> None
     bottom, top = axes.get_ylim()
     left, right = axes.get_xlim()
     for point in roofline.points(data):
-        assert left < point.intensity < right
+        assert left < point.x < right
         assert bottom < point.rate < top
         assert point.measured_rate is None or bottom < point.measured_rate < top
     texts = {text.get_text() for text in axes.texts}
@@ -55,7 +55,7 @@ def test_a_name_with_dollars_is_text(data: dict[str, Any], tmp_path: Path) -> No
     from dtorch.report.figures import save_png
 
     named = [{**operator, "module": r"a$\frac{$"} for operator in data["operators"]]
-    assert len(save_png({**data, "operators": named, "title": "$x"}, tmp_path)) == 3
+    assert len(save_png({**data, "operators": named, "title": "$x"}, tmp_path)) == 4
 
 
 def test_nothing_to_draw_writes_nothing(data: dict[str, Any], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dtorch.report.html import page as html_of
 from dtorch.report.quantity import quantity, share
 from tests.report import sample
 
-FIGURES = ("roofline", "modules", "memory", "communication", "timeline")
+FIGURES = ("roofline", "moves", "modules", "memory", "communication", "timeline")
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,7 @@ def test_every_figure_is_drawn(show: Any, content: str, theme: str) -> None:
         drawn = shown.page.locator(f"#{name}-figure .main-svg").first
         assert drawn.bounding_box()["height"] > 100
     assert shown.page.locator("#roofline-figure .points path").count() > 10
+    assert shown.page.locator("#moves-figure .points path").count() > 2
     assert shown.page.locator("#modules-figure path.surface").count() > 10
     assert shown.page.locator("#memory-figure .scatterlayer .trace").count() == 6
     assert shown.page.locator("#communication-figure .point path").count() == 2
@@ -199,7 +200,7 @@ def test_without_a_device_there_are_no_times(show: Any, data: dict[str, Any]) ->
     memory = [{**step, "t_s": None} for step in data["memory"]]
     total = {**data["total"], "time_s": None}
     shown = show(html_of({**data, "device": None, "operators": operators, "memory": memory, "total": total}))
-    for name in ("roofline", "modules", "timeline"):
+    for name in ("roofline", "moves", "modules", "timeline"):
         assert shown.text(f"#{name}-figure") == "No device was named, so nothing has a time."
     assert shown.page.locator("#memory-figure .scatterlayer .trace").count() == 6
     assert shown.page.locator("#communication-figure .point path").count() == 2

@@ -69,28 +69,36 @@ def test_exchanges_are_told_apart_by_kind_axes_and_choice(data: dict[str, Any]) 
 
 def test_a_roof_meets_its_bandwidth_at_the_ridge(data: dict[str, Any]) -> None:
     (roof,) = roofline.roofs(data)
-    assert (roof.dtype, roof.peak) == ("bf16", 989.4e12)
+    assert (roof.name, roof.peak) == ("bf16", 989.4e12)
     assert roof.ridge == 989.4e12 / 3350e9
     assert roof.at(roof.ridge / 2) == pytest.approx(roof.peak / 2)
     assert roof.at(roof.ridge * 2) == roof.peak
 
 
 def test_one_roof_per_dtype_in_use(data: dict[str, Any]) -> None:
-    float32 = [
-        {**operator, "inputs": [{**operand, "dtype": "float32"} for operand in operator["inputs"]]}
-        for operator in data["operators"][:20]
-    ]
+    float32 = [{**operator, "peak": operator["peak"] and "fp32"} for operator in data["operators"][:20]]
     found = roofline.roofs({**data, "operators": [*float32, *data["operators"][20:]]})
-    assert [roof.dtype for roof in found] == ["bf16", "fp32"]
+    assert [roof.name for roof in found] == ["bf16", "fp32"]
     assert roofline.roofs({**data, "device": None}) == []
 
 
 def test_no_predicted_point_is_above_its_roof(data: dict[str, Any]) -> None:
-    tops = {roof.dtype: roof for roof in roofline.roofs(data)}
+    tops = {roof.name: roof for roof in roofline.roofs(data)}
     points = roofline.points(data)
-    assert all(point.rate <= tops[point.dtype].at(point.intensity) * 1.001 for point in points)
+    assert all(point.rate <= tops[point.roof].at(point.x) * 1.001 for point in points)
     with_flops = [o for o in data["operators"] if o["flops_max_device"] and o["time_s"]]
     assert sum(len(point.indices) for point in points) == len(with_flops)
+
+
+def test_what_has_no_flops_stands_by_its_bytes(data: dict[str, Any]) -> None:
+    tops = {roof.name: roof for roof in roofline.byte_roofs(data)}
+    assert {name: roof.peak for name, roof in tops.items()} == {"memory": 3350e9, "link": 450e9}
+    moves = roofline.moves(data)
+    assert all(point.rate <= tops[point.roof].at(point.x) * 1.001 for point in moves)
+    timed = [o for o in data["operators"] if o["time_s"] and not o["flops_max_device"]]
+    assert sum(len(point.indices) for point in moves) == len(timed)
+    everything = sum(point.time for point in roofline.points(data) + moves)
+    assert everything == pytest.approx(total(data, "time_s"))
 
 
 def test_a_measured_point_above_its_roof_is_kept_and_flagged(data: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Figures of a report as PNG files, drawn by matplotlib: roofline, memory over time, time by module."""
+"""Figures of a report as PNG files, drawn by matplotlib: rooflines, memory over time, time by module."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _STYLE = {
 
 
 def save_png(data: views.Data, folder: str | Path) -> list[Path]:
-    """Write roofline.png, memory.png and modules.png, those that there is something to show of.
+    """Write roofline.png, bytes.png, memory.png and modules.png, those that there is something to show of.
 
     Returns:
         The files written.
@@ -60,6 +60,7 @@ def save_png(data: views.Data, folder: str | Path) -> list[Path]:
     written = []
     for name, draw, size in (
         ("roofline", draw_roofline, (9, 5.5)),
+        ("bytes", draw_moves, (9, 5.5)),
         ("memory", draw_memory, (9, 4.5)),
         ("modules", draw_modules, (9, 5.5)),
     ):
@@ -72,42 +73,62 @@ def save_png(data: views.Data, folder: str | Path) -> list[Path]:
 
 
 def draw_roofline(data: views.Data, axes: Any) -> bool:
-    """Draw the roofline of a report; False where no operator has FLOPs, bytes and a time."""
-    points, roofs = roofline.points(data), roofline.roofs(data)
+    """Draw operators with FLOPs below their roofs; False where there are none with bytes and a time."""
+    labels = f"{data['title']}: roofline", "intensity, FLOPs per byte moved", ""
+    return _draw_roofs(axes, roofline.roofs(data), roofline.points(data), labels, "FLOP/s")
+
+
+def draw_moves(data: views.Data, axes: Any) -> bool:
+    """Draw all other operators below the roofs of memory and link; False where there are none with a time."""
+    labels = f"{data['title']}: operators without FLOPs", "bytes moved or received", "B"
+    return _draw_roofs(axes, roofline.byte_roofs(data), roofline.moves(data), labels, "B/s")
+
+
+def _draw_roofs(
+    axes: Any,
+    roofs: list[roofline.Roof],
+    points: list[roofline.Point],
+    labels: tuple[str, str, str],
+    unit: str,
+) -> bool:
     if not points:
         return False
-    known = [point.intensity for point in points] + [roof.ridge for roof in roofs]
-    left, right = min(known) / 4, max(known) * 30
-    axes.set(xscale="log", yscale="log", xlim=(left, right), title=f"{data['title']}: roofline")
-    axes.set(xlabel="intensity, FLOPs per byte moved", ylabel="rate of one device, FLOP/s")
+    known = [point.x for point in points]
+    ridges = [roof.ridge for roof in roofs if roof.ridge]
+    left, right = min(known + [ridge / 25 for ridge in ridges]) / 4, max(known + ridges) * 30
+    title, across, across_unit = labels
+    axes.set(xscale="log", yscale="log", xlim=(left, right), title=title, xlabel=across)
     for roof, dash in zip(roofs, ("-", "--", ":", "-.") * len(roofs), strict=False):
-        axes.plot([left, roof.ridge, right], [roof.at(left), roof.peak, roof.peak], dash, color=MUTED)
-        text = f"{roof.dtype} {quantity(roof.peak, 'FLOP/s')}"
-        axes.annotate(text, (right, roof.peak), (0, 6), textcoords="offset points", ha="right")
-        ridge = f"ridge {quantity(roof.ridge)} FLOP/B"
-        arrow = {"arrowstyle": "-", "color": MUTED}
-        axes.annotate(
-            ridge,
-            (roof.ridge, roof.peak),
-            (-46, 18),
-            textcoords="offset points",
-            ha="right",
-            color=MUTED,
-            arrowprops=arrow,
-        )
+        axes.plot([left, roof.ridge or left, right], [roof.at(left), roof.peak, roof.peak], dash, color=MUTED)
+        text = f"{roof.name} {quantity(roof.peak, unit)}"
+        # Where operators are few: at the right of an intensity, at the left of bytes.
+        place, side = ((right, roof.peak), "right") if roof.ridge else ((left, roof.peak), "left")
+        axes.annotate(text, place, (6 if side == "left" else 0, 5), textcoords="offset points", ha=side)
+        if roof.ridge:
+            line = {"arrowstyle": "-", "color": MUTED}
+            ridge = f"ridge {quantity(roof.ridge)} FLOP/B"
+            axes.annotate(
+                ridge,
+                (roof.ridge, roof.peak),
+                (-46, 18),
+                textcoords="offset points",
+                ha="right",
+                color=MUTED,
+                arrowprops=line,
+            )
     longest = max(point.time for point in points)
     for bound in views.BOUNDS:
         mine = [point for point in points if point.bound == bound]
         if mine:
             # Markers' areas are their shares of the time, the smallest still to be seen.
             sizes = [max(8.0, 900 * point.time / longest) for point in mine]
-            places = [point.intensity for point in mine], [point.rate for point in mine]
+            places = [point.x for point in mine], [point.rate for point in mine]
             look = {"color": COLOURS[bound], "marker": MARKERS[bound], "edgecolor": "white", "alpha": 0.75}
             axes.scatter(*places, s=sizes, label=f"bound by {bound}", linewidth=0.6, **look)
     _measured(points, axes)
-    _decimal(axes.xaxis, "")
-    _decimal(axes.yaxis, "FLOP/s")
     axes.set_ylabel("rate of one device")
+    _decimal(axes.xaxis, across_unit)
+    _decimal(axes.yaxis, unit)
     axes.grid(True)
     _legend(axes)
     return True
@@ -121,7 +142,7 @@ def _measured(points: list[roofline.Point], axes: Any) -> None:
     ):
         mine = [point for point in points if point.measured_rate is not None and point.above is above]
         if mine:
-            axes.scatter([p.intensity for p in mine], [p.measured_rate for p in mine], s=70, zorder=3, **look)
+            axes.scatter([p.x for p in mine], [p.measured_rate for p in mine], s=70, zorder=3, **look)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high * 2)
 

@@ -55,10 +55,8 @@ def _views(data: views.Data) -> Mapping[str, Any]:
     bounds = views.by_bound(data)
     phases = [group for group in views.by_phase(data) if group.time]
     return {
-        "roofs": [
-            {"dtype": roof.dtype, "peak": roof.peak, "ridge": roof.ridge} for roof in roofline.roofs(data)
-        ],
-        "points": [asdict(point) for point in roofline.points(data)],
+        "roofline": _chart(roofline.roofs(data), roofline.points(data)),
+        "moves": _chart(roofline.byte_roofs(data), roofline.moves(data)),
         "modules": views.module_tree(data, apart=False),
         "modules_apart": views.module_tree(data),
         "module_groups": [{"name": group.name, **views.sums(group)} for group in views.by_module(data)],
@@ -68,4 +66,11 @@ def _views(data: views.Data) -> Mapping[str, Any]:
         "phases": [{"name": group.name, "time": group.time} for group in phases],
         "busy": sum(bounds.values()),
         "utilisation": roofline.utilisation(data),
+    }
+
+
+def _chart(roofs: list[roofline.Roof], points: list[roofline.Point]) -> dict[str, Any]:
+    return {
+        "roofs": [{**asdict(roof), "ridge": roof.ridge} for roof in roofs],
+        "points": [asdict(point) for point in points],
     }

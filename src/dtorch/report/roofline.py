@@ -1,55 +1,40 @@
-"""The roofline of a report: roofs of the dtypes in use, and alike operators as points below them."""
+"""The roofline of a report: roofs, and alike operators as points below them.
+
+Operators with FLOPs stand by their intensity below the peak of their dtype and the bandwidth of memory; all
+others, in a figure of their own, by the bytes they move or receive below the bandwidth of memory or link.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from dtorch.report.views import Data, Entry
 
-# dtype of an operand -> the names a device's table may give its peak, the first that is there counts.
-_PEAK_NAMES = {
-    "float32": ("float32", "fp32"),
-    "float64": ("float64", "fp64"),
-    "float16": ("float16", "fp16"),
-    "bfloat16": ("bfloat16", "bf16"),
-    "float8_e4m3fn": ("float8_e4m3fn", "fp8"),
-    "float8_e5m2": ("float8_e5m2", "fp8"),
-    "int8": ("int8",),
-}
-
-
-def peak_name(operator: Entry, peaks: Mapping[str, float | None]) -> str | None:
-    """The name of the peak that an operator runs under: that of its first operand that has one."""
-    for operand in (*operator["inputs"], *operator["outputs"]):
-        dtype = operand["dtype"].removeprefix("torch.") if operand else ""
-        for name in (*_PEAK_NAMES.get(dtype, (dtype,)), dtype):
-            if peaks.get(name):
-                return name
-    return None
-
 
 @dataclass(frozen=True)
 class Roof:
-    """The roof of one dtype: min(peak, intensity x bandwidth); the two meet at the ridge.
+    """The greatest rate at x: min(peak, x times slope); the two meet at the ridge.
 
     Attributes:
-        dtype: name of the peak; `peak` FLOP/s; `ridge` FLOPs per byte.
+        name: of the dtype, or "memory" or "link".
+        peak: FLOP/s, or bytes/s.
+        slope: bytes/s where x is an intensity, FLOPs per byte; None for a flat roof.
     """
 
-    dtype: str
+    name: str
     peak: float
-    bandwidth: float
+    slope: float | None = None
 
     @property
-    def ridge(self) -> float:
-        """Intensity from which an operator is bound by arithmetic, FLOPs per byte."""
-        return self.peak / self.bandwidth
+    def ridge(self) -> float | None:
+        """Intensity from which an operator is bound by arithmetic, FLOPs per byte; None for a flat roof."""
+        return None if self.slope is None else self.peak / self.slope
 
-    def at(self, intensity: float) -> float:
-        """The greatest FLOP/s that an operator of this intensity can have."""
-        return min(self.peak, intensity * self.bandwidth)
+    def at(self, x: float) -> float:
+        """The greatest rate at x."""
+        return self.peak if self.slope is None else min(self.peak, x * self.slope)
 
 
 def roofs(data: Data) -> list[Roof]:
@@ -57,25 +42,37 @@ def roofs(data: Data) -> list[Roof]:
     device = data["device"]
     if device is None:
         return []
-    names = {peak_name(operator, device["peaks"]) for operator in data["operators"] if operator["flops"]}
-    found = [Roof(name, device["peaks"][name], device["bandwidth"]) for name in names if name is not None]
-    return sorted(found, key=lambda roof: (-roof.peak, roof.dtype))
+    names = {operator["peak"] for operator in data["operators"] if operator["flops_max_device"]} - {None}
+    found = [Roof(name, device["peaks"][name], device["bandwidth"]) for name in names]
+    return sorted(found, key=lambda roof: (-roof.peak, roof.name))
+
+
+def byte_roofs(data: Data) -> list[Roof]:
+    """The flat roofs of memory and, where devices communicate, of the link between them."""
+    device = data["device"]
+    if device is None:
+        return []
+    found = [Roof("memory", device["bandwidth"])]
+    if device["link"] and any(operator["communication"] for operator in data["operators"]):
+        found.append(Roof("link", device["link"]))
+    return found
 
 
 @dataclass
 class Point:
-    """Alike operators in a roofline: the same kind, shapes, FLOPs, bytes and time.
+    """Alike operators: the same kind, shapes, FLOPs, bytes and time.
 
     Attributes:
-        intensity: FLOPs per byte; `rate`: predicted FLOP/s; `measured_rate`: FLOP/s, the best of them.
-        dtype: name of its roof, None without one.
+        x: FLOPs per byte, or bytes.
+        rate: predicted FLOP/s or bytes/s; `measured_rate`: the best of those measured.
+        roof: name of its roof, None without one.
         indices: numbers of the operators; `time`: their predicted seconds together.
         above: whether the measured rate is above the roof, which says that roof or price is wrong.
     """
 
-    intensity: float
+    x: float
     rate: float
-    dtype: str | None
+    roof: str | None
     bound: str | None
     indices: list[int]
     time: float = 0.0
@@ -83,26 +80,52 @@ class Point:
     above: bool = False
 
 
+# Of an operator: x, what its rate counts, the name of its roof; None if it has no place in a figure.
+_Placed = tuple[float, float, str | None] | None
+
+
 def points(data: Data) -> list[Point]:
-    """One point per group of alike operators that have FLOPs, bytes and a time; the longest first."""
-    tops = {roof.dtype: roof for roof in roofs(data)}
-    peaks = data["device"]["peaks"] if data["device"] else {}
+    """The operators that have FLOPs, bytes and a time, by intensity; the longest first."""
+    return _points(data["operators"], roofs(data), _by_intensity)
+
+
+def moves(data: Data) -> list[Point]:
+    """The operators that have bytes and a time, and no FLOPs, by bytes; the longest first."""
+    return _points(data["operators"], byte_roofs(data), _by_bytes)
+
+
+def _by_intensity(operator: Entry) -> _Placed:
+    flops, traffic = operator["flops_max_device"], operator["traffic_bytes_max_device"]
+    return (flops / traffic, flops, operator["peak"]) if flops and traffic else None
+
+
+def _by_bytes(operator: Entry) -> _Placed:
+    if _by_intensity(operator) is not None:
+        return None
+    sends = operator["communication"] is not None
+    size = operator["sent_bytes_max_device" if sends else "traffic_bytes_max_device"]
+    return (size, size, "link" if sends else "memory") if size else None
+
+
+def _points(
+    operators: Iterable[Entry], tops: Iterable[Roof], placed: Callable[[Entry], _Placed]
+) -> list[Point]:
+    by_name = {roof.name: roof for roof in tops}
     found: dict[tuple[Any, ...], Point] = {}
-    for operator in data["operators"]:
-        flops, traffic = operator["flops_max_device"], operator["traffic_bytes_max_device"]
-        time, measured = operator["time_s"], operator["measured_s"]
-        if not (flops and traffic and time):
+    for operator in operators:
+        place, time, measured = placed(operator), operator["time_s"], operator["measured_s"]
+        if place is None or not time:
             continue
-        dtype = peak_name(operator, peaks)
-        key = (operator["describe"], operator["phase"], flops, traffic, time, operator["bound"], dtype)
-        point = found.setdefault(key, Point(flops / traffic, flops / time, dtype, operator["bound"], []))
+        x, amount, name = place
+        key = (operator["describe"], operator["phase"], place, time, operator["bound"])
+        point = found.setdefault(key, Point(x, amount / time, name, operator["bound"], []))
         point.indices.append(operator["index"])
         point.time += time
         if measured:
-            point.measured_rate = max(point.measured_rate or 0.0, flops / measured)
-            roof = tops.get(dtype) if dtype else None
+            point.measured_rate = max(point.measured_rate or 0.0, amount / measured)
+            roof = by_name.get(name or "")
             # A hair of rounding is no finding.
-            point.above = roof is not None and point.measured_rate > roof.at(point.intensity) * (1 + 1e-9)
+            point.above = roof is not None and point.measured_rate > roof.at(x) * (1 + 1e-9)
     return sorted(found.values(), key=lambda point: -point.time)
 
 

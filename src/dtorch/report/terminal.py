@@ -69,7 +69,7 @@ def communication_table(graph: LogicalGraph, title: str = "Communication") -> Ta
 
 
 def exchanges_table(rows: Iterable[views.Exchange], title: str, whole: float | None = None) -> Table:
-    """One row per exchange; with the seconds of a whole step, their time and share too."""
+    """One row per exchange; with the seconds of all operators, their time and share too."""
     table = _table(title, ("kind", "axis", "chosen", "for"), ("times", "bytes"))
     for heading in ("time", "share") if whole else ():
         table.add_column(heading, justify="right")
@@ -130,7 +130,7 @@ def report_tables(data: views.Data) -> Stack:
     sent = views.exchanges(data)
     if sent:
         title = "Communication, received by the busiest device"
-        found.append(exchanges_table(sent, title, data["total"]["time_s"]))
+        found.append(exchanges_table(sent, title, sum(views.by_bound(data).values())))
     if data["unknown"]:
         found.append(unknown_table(data))
     return Stack(*found)
@@ -153,11 +153,11 @@ def summary_table(data: views.Data) -> Table:
     table.add_row("time", "", quantity(total["time_s"], "s"))
     used = roofline.utilisation(data)
     if used is not None:
-        table.add_row(f"  of the {roofline.roofs(data)[0].dtype} roof", "", share(used, 1.0))
+        table.add_row(f"  of the {roofline.roofs(data)[0].name} roof", "", share(used, 1.0))
     bounds = views.by_bound(data)
     for name, seconds in bounds.items():
         table.add_row(f"  bound by {name}", "", share(seconds, sum(bounds.values())))
-    table.add_row("operators, unknown prices", str(len(data["operators"])), str(total["unknown"]))
+    table.add_row("operators, unknown prices", f"{len(data['operators']):,}", f"{total['unknown']:,}")
     table.caption = f"{mesh_text(mesh)}; {device_text(device)}"
     table.caption_justify = "left"
     return table

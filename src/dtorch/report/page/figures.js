@@ -39,7 +39,7 @@ function decades(low, high, unit) {
   return { tickmode: "array", tickvals: values, ticktext: values.map((value) => quantity(value, unit)) };
 }
 
-function operatorHover(report, point) {
+function operatorHover(report, views, point, unit) {
   const operator = report.operators[point.indices[0]];
   const others = point.indices.length - 1;
   const lines = [
@@ -47,89 +47,87 @@ function operatorHover(report, point) {
     plain(moduleText(operator)) + (others ? `  and ${count(others, "other")} like it` : ""),
     ...operator.inputs.map((tensor) => `in   ${plain(tensorText(tensor))}`),
     ...operator.outputs.map((tensor) => `out  ${plain(tensorText(tensor))}`),
-    `${quantity(operator.flops_max_device, "FLOP")}, ${quantity(operator.traffic_bytes_max_device, "B")}, ${quantity(point.intensity)} FLOP/B`,
-    `${quantity(operator.time_s, "s")} each, ${share(point.time, report.total.time_s)} of the time; bound by ${operator.bound}`,
+    unit === "FLOP/s"
+      ? `${quantity(operator.flops_max_device, "FLOP")}, ${quantity(operator.traffic_bytes_max_device, "B")}, ${quantity(point.x)} FLOP/B`
+      : `${quantity(point.x, "B")} ${operator.communication ? `received, ${operator.communication.kind} over ${plain(operator.communication.axes)}` : "moved"}`,
+    `${quantity(operator.time_s, "s")} each, ${share(point.time, views.busy)} of the time; bound by ${operator.bound}`,
   ];
   if (point.measured_rate !== null) {
     const above = point.above ? ", above its roof" : "";
-    lines.push(`measured ${quantity(point.measured_rate, "FLOP/s")}${above}, predicted ${quantity(point.rate, "FLOP/s")}`);
+    lines.push(`measured ${quantity(point.measured_rate, unit)}${above}, predicted ${quantity(point.rate, unit)}`);
   }
   return lines.join("<br>");
 }
 
+// Operators with FLOPs: rate over intensity.
 function rooflineFigure(report, views, colour) {
-  const { points, roofs } = views;
   if (!report.device) return NO_DEVICE;
-  if (!points.length) return "No operator has FLOPs, bytes and a time.";
-  const known = points.map((point) => point.intensity).concat(roofs.map((roof) => roof.ridge));
-  const left = Math.min(...known) / 4, right = Math.max(...known) * 8;
-  const rates = points.flatMap((point) => [point.rate, point.measured_rate ?? point.rate]).concat(roofs.map((roof) => roof.peak));
-  const bottom = Math.min(...rates) / 2, top = Math.max(...rates) * 4;
+  if (!views.roofline.points.length) return "No operator has FLOPs, bytes and a time.";
+  return roofFigure(report, views, colour, views.roofline, { title: "intensity, FLOPs per byte moved", unit: "" }, "FLOP/s");
+}
+
+// All others: rate over the bytes that they move or receive.
+function movesFigure(report, views, colour) {
+  if (!report.device) return NO_DEVICE;
+  if (!views.moves.points.length) return "Every operator that takes time has FLOPs.";
+  return roofFigure(report, views, colour, views.moves, { title: "bytes moved or received", unit: "B" }, "B/s");
+}
+
+// Points below their roofs, both axes logarithmic, as wide as all of them ask for.
+function roofFigure(report, views, colour, { points, roofs }, across, unit) {
+  const xs = points.map((point) => point.x), ridges = roofs.flatMap((roof) => roof.ridge ?? []);
+  const left = Math.min(...xs, ...ridges.map((ridge) => ridge / 25)) / 4, right = Math.max(...xs, ...ridges) * 8;
+  const rates = points.flatMap((point) => [point.rate, point.measured_rate ?? point.rate]);
+  const peaks = roofs.map((roof) => roof.peak);
+  const bottom = Math.min(...rates, ...peaks.map((peak) => peak / 50)) / 2, top = Math.max(...rates, ...peaks) * 4;
   const data = [], annotations = [], dashes = ["solid", "dash", "dot", "dashdot"];
+  const note = (x, y, text, more) => annotations.push({ x: Math.log10(x), y: Math.log10(y), text, font: { size: 12, color: colour("muted") }, ...more });
+  const arrow = (ax, ay) => ({ showarrow: true, arrowcolor: colour("muted"), arrowwidth: 1, arrowhead: 0, ax, ay });
   roofs.forEach((roof, number) => {
+    const bend = roof.ridge ?? left;
     data.push({
-      type: "scatter", mode: "lines", x: [left, roof.ridge, right], y: [left * report.device.bandwidth, roof.peak, roof.peak],
+      type: "scatter", mode: "lines", x: [left, bend, right], y: [roof.slope ? left * roof.slope : roof.peak, roof.peak, roof.peak],
       line: { color: colour("muted"), width: 2, dash: dashes[number % 4] }, hoverinfo: "skip", showlegend: false,
     });
-    const text = `${plain(roof.dtype)}  ${quantity(roof.peak, "FLOP/s")}`;
-    annotations.push({ x: Math.log10(right), y: Math.log10(roof.peak), text, showarrow: false, xanchor: "right", yanchor: "bottom", font: { size: 12 } });
-    annotations.push({
-      x: Math.log10(roof.ridge), y: Math.log10(roof.peak), text: `ridge ${quantity(roof.ridge)} FLOP/B`, showarrow: true,
-      arrowcolor: colour("muted"), arrowwidth: 1, arrowhead: 0, ax: -46, ay: -26, font: { size: 12, color: colour("muted") },
-    });
+    // Where operators are few: at the right of an intensity, at the left of bytes.
+    const side = roof.ridge ? { x: Math.log10(right), xanchor: "right" } : { x: Math.log10(left), xanchor: "left", xshift: 6 };
+    note(right, roof.peak, `${plain(roof.name)}  ${quantity(roof.peak, unit)}`, { showarrow: false, yanchor: "bottom", font: { size: 12 }, ...side });
+    if (roof.ridge) note(roof.ridge, roof.peak, `ridge ${quantity(roof.ridge)} FLOP/B`, arrow(-46, -26));
   });
-  if (roofs.length) {
-    const low = left * 2.2;
-    annotations.push({
-      x: Math.log10(low), y: Math.log10(low * report.device.bandwidth), text: quantity(report.device.bandwidth, "B/s"),
-      showarrow: true, arrowcolor: colour("muted"), arrowwidth: 1, arrowhead: 0, ax: 52, ay: 10, font: { size: 12, color: colour("muted") },
-    });
+  if (ridges.length) {
+    const low = Math.max(left, bottom / roofs[0].slope) * 2.2;
+    note(low, low * roofs[0].slope, quantity(roofs[0].slope, "B/s"), arrow(52, 10));
   }
   const largest = Math.max(...points.map((point) => point.time));
+  const marks = (name, some, rate, marker) => ({
+    type: "scatter", mode: "markers", name, x: some.map((point) => point.x), y: some.map(rate), marker, hoverinfo: "text",
+    customdata: some.map((point) => point.indices), hovertext: some.map((point) => operatorHover(report, views, point, unit)),
+  });
   for (const bound of BOUNDS) {
     const mine = points.filter((point) => point.bound === bound);
     if (!mine.length) continue;
-    data.push({
-      type: "scatter", mode: "markers", name: `bound by ${bound}`, x: mine.map((point) => point.intensity), y: mine.map((point) => point.rate),
-      customdata: mine.map((point) => point.indices), hovertext: mine.map((point) => operatorHover(report, point)), hoverinfo: "text",
-      marker: {
-        symbol: SYMBOLS[bound], color: colour(bound), opacity: 0.72, line: { color: colour("surface"), width: 1 },
-        size: mine.map((point) => point.time), sizemode: "area", sizeref: 2 * largest / 46 ** 2, sizemin: 3.5,
-      },
-    });
+    data.push(marks(`bound by ${bound}`, mine, (point) => point.rate, {
+      symbol: SYMBOLS[bound], color: colour(bound), opacity: 0.72, line: { color: colour("surface"), width: 1 },
+      size: mine.map((point) => point.time), sizemode: "area", sizeref: 2 * largest / 46 ** 2, sizemin: 3.5,
+    }));
   }
-  data.push(...measuredTraces(report, points, colour));
+  const measured = points.filter((point) => point.measured_rate !== null), above = measured.filter((point) => point.above);
+  const crosses = (name, some, symbol, tint, size) => some.length && data.push(
+    marks(name, some, (point) => point.measured_rate, { symbol, size, color: tint, line: { color: tint, width: 2 } }));
+  data.push({
+    type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false, line: { color: colour("muted"), width: 1, dash: "dot" },
+    x: measured.flatMap((point) => [point.x, point.x, null]), y: measured.flatMap((point) => [point.rate, point.measured_rate, null]),
+  });
+  crosses("measured", measured.filter((point) => !point.above), "x-thin", colour("ink"), 8);
+  crosses("measured above its roof", above, "triangle-up-open", colour("alarm"), 13);
   return {
     data,
     layout: baseLayout(colour, {
       annotations,
-      xaxis: { type: "log", range: [Math.log10(left), Math.log10(right)], ...decades(left, right, ""), title: { text: "intensity, FLOPs per byte moved" } },
-      yaxis: {
-        type: "log", ...decades(bottom, top, "FLOP/s"), title: { text: "rate of one device" },
-        range: [Math.log10(bottom), Math.log10(top)],
-      },
+      xaxis: { type: "log", range: [Math.log10(left), Math.log10(right)], ...decades(left, right, across.unit), title: { text: across.title } },
+      yaxis: { type: "log", range: [Math.log10(bottom), Math.log10(top)], ...decades(bottom, top, unit), title: { text: "rate of one device" } },
     }),
   };
-}
-
-function measuredTraces(report, points, colour) {
-  const measured = points.filter((point) => point.measured_rate !== null);
-  if (!measured.length) return [];
-  const marks = (name, some, symbol, tint, size) => ({
-    type: "scatter", mode: "markers", name, x: some.map((point) => point.intensity), y: some.map((point) => point.measured_rate),
-    customdata: some.map((point) => point.indices), hovertext: some.map((point) => operatorHover(report, point)), hoverinfo: "text",
-    marker: { symbol, size, color: tint, line: { color: tint, width: 2 } },
-  });
-  const lines = {
-    type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false, line: { color: colour("muted"), width: 1, dash: "dot" },
-    x: measured.flatMap((point) => [point.intensity, point.intensity, null]), y: measured.flatMap((point) => [point.rate, point.measured_rate, null]),
-  };
-  const above = measured.filter((point) => point.above);
-  return [
-    lines,
-    marks("measured", measured.filter((point) => !point.above), "x-thin", colour("ink"), 8),
-    ...(above.length ? [marks("measured above its roof", above, "triangle-up-open", colour("alarm"), 13)] : []),
-  ];
 }
 
 function modulesFigure(report, views, colour, apart) {

@@ -22,6 +22,7 @@ function drawModules() {
 
 function drawAll() {
   draw("roofline-figure", rooflineFigure(report, views, colour));
+  draw("moves-figure", movesFigure(report, views, colour));
   drawModules();
   draw("memory-figure", memoryFigure(report, views, colour));
   draw("communication-figure", communicationFigure(report, views, colour));
@@ -53,7 +54,7 @@ function fillCards() {
   const cards = [
     ["Time", quantity(device ? total.time_s : null, "s"), device ? "predicted, one step" : NO_DEVICE],
     ["FLOPs", quantity(total.flops), `${quantity(total.flops_max_device)} on the busiest device`],
-    ["Utilisation", views.utilisation === null ? "-" : share(views.utilisation, 1), views.roofs.length ? `of ${quantity(views.roofs[0].peak, "FLOP/s")}, ${views.roofs[0].dtype}` : ""],
+    ["Utilisation", views.utilisation === null ? "-" : share(views.utilisation, 1), views.roofline.roofs.length ? `of ${quantity(views.roofline.roofs[0].peak, "FLOP/s")}, ${views.roofline.roofs[0].name}` : ""],
     ["Peak memory", quantity(total.peak_memory_bytes, "B"), fits === null ? "of one device" : fits > 1 ? `does not fit: ${share(fits, 1)} of ${quantity(device.capacity, "B")}` : `${share(fits, 1)} of ${quantity(device.capacity, "B")}`, fits > 1],
     ["Communication", quantity(total.communication_bytes_max_device, "B"), "received by the busiest device"],
     ["Kernels", total.kernels.toLocaleString("en"), count(report.operators.length, "operator")],
@@ -86,13 +87,11 @@ function fillShares() {
 
 function fillNotes() {
   const { device, total } = report;
-  const drawn = views.points.reduce((sum, point) => sum + point.time, 0);
-  const left = views.busy - drawn;
+  const withFlops = views.roofline.points.reduce((sum, point) => sum + point.time, 0);
   byId("roofline-note").textContent = !device ? "" :
-    `Roofs: ${device.source}. A marker is one kind of call; its area is its share of the predicted time. ` +
-    (left > 0 ? `${share(left, views.busy)} of the time has no FLOPs (moves, communication, unknown prices) and no place here. ` : "") +
-    "Click a marker to list its operators.";
-  const above = views.points.filter((point) => point.above);
+    `The roofs are ${device.source}. A marker is one kind of call; its area is its share of the predicted time. Click it to list its operators.`;
+  byId("moves-note").textContent = !device ? "" : `${share(views.busy - withFlops, views.busy)} of the time: bytes alone count.`;
+  const above = [...views.roofline.points, ...views.moves.points].filter((point) => point.above);
   byId("roofline-above").hidden = !above.length;
   byId("roofline-above").textContent = `${count(above.length, "measured point")} above the roof: the roof or a price is wrong. ` +
     above.map((point) => report.operators[point.indices[0]].describe).join("; ");
@@ -138,16 +137,18 @@ fillCards();
 fillShares();
 fillNotes();
 fillTables();
-const operators = new OperatorTable(report, operatorColumns(report));
+const operators = new OperatorTable(report, operatorColumns(report, views));
 drawAll();
-for (const [id, title] of [["roofline", "Roofline of the operators"], ["modules", "Time by module"], ["memory", "Memory over time"], ["communication", "Communication by axis and kind"], ["timeline", "Timeline of the streams"]]) {
+for (const [id, title] of [["roofline", "Roofline of the operators"], ["moves", "Operators without FLOPs below the roofs of memory and link"], ["modules", "Time by module"], ["memory", "Memory over time"], ["communication", "Communication by axis and kind"], ["timeline", "Timeline of the streams"]]) {
   byId(`${id}-figure`).setAttribute("role", "figure");
   byId(`${id}-figure`).setAttribute("aria-label", `${title}; the same numbers stand in tables`);
 }
 byId("apart").addEventListener("change", drawModules);
-byId("roofline-figure").on?.("plotly_click", (event) => {
-  const indices = event.points[0]?.customdata;
-  if (!indices) return;
-  operators.showOnly(indices);
-  byId("operators").scrollIntoView();
-});
+for (const id of ["roofline", "moves"]) {
+  byId(`${id}-figure`).on?.("plotly_click", (event) => {
+    const indices = event.points[0]?.customdata;
+    if (!indices) return;
+    operators.showOnly(indices);
+    byId("operators").scrollIntoView();
+  });
+}

@@ -165,7 +165,7 @@ class OperatorTable {
   }
 }
 
-function operatorColumns(report) {
+function operatorColumns(report, views) {
   const number = (key, heading, width, unit) => ({
     key, heading, width, number: true, value: (operator) => operator[key],
     // A dash where there is nothing, a question mark where nobody knows.
@@ -181,7 +181,7 @@ function operatorColumns(report) {
     number("traffic_bytes_max_device", "bytes", "5.7rem", "B"),
     number("sent_bytes_max_device", "received", "5.8rem", "B"),
     number("time_s", "time", "5.3rem", "s"),
-    { key: "share", heading: "share", width: "4.8rem", number: true, value: (operator) => operator.time_s, text: (operator) => share(operator.time_s || 0, report.total.time_s) },
+    { key: "share", heading: "share", width: "4.8rem", number: true, value: (operator) => operator.time_s, text: (operator) => share(operator.time_s || 0, views.busy) },
     { ...text("bound", "bound", "9.2rem"), look: "bound" },
   ];
   if (report.operators.some((operator) => operator.measured_s !== null)) columns.splice(8, 0, number("measured_s", "measured", "6rem", "s"));

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,14 @@ class Shown:
         return self.page.locator(selector).inner_text()
 
 
-@pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """Opens a page in the browser; afterwards nothing was complained about, and nothing asked for."""
+@contextmanager
+def opening(browser: Any, folder: Path) -> Iterator[Any]:
+    """Opens pages in the browser; afterwards nothing was complained about, and nothing asked for."""
     shown: list[Shown] = []
     contexts: list[Any] = []
 
     def opener(content: str, **options: Any) -> Shown:
-        path = tmp_path / f"report{len(shown)}.html"
+        path = folder / f"report{len(shown)}.html"
         path.write_text(content, encoding="utf-8")
         contexts.append(browser.new_context(viewport={"width": 1280, "height": 900}, **options))
         shown.append(Shown(contexts[-1].new_page(), path))
@@ -87,3 +88,20 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
         assert outside == [one.path.as_uri()]
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """Opens a page for one test."""
+    with opening(browser, tmp_path) as opener:
+        yield opener
+
+
+@pytest.fixture(scope="session")
+def seen(browser: Any, tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> Iterator[Shown]:
+    """The page of the sample, opened once, for tests that only look."""
+    pytest.importorskip("plotly")
+    from dtorch.report.html import page
+
+    with opening(browser, tmp_path_factory.mktemp("seen")) as opener:
+        yield opener(page(data))

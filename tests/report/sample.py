@@ -244,12 +244,12 @@ def report(num_layers: int = 8, *, measured: bool = True, unknown: bool = True) 
         "operators": operators,
         "memory": memory,
         "memory_peak_holders": [
-            {"what": what, "module": module, "bytes": int(share * sum(peak.values()))}
-            for what, module, share in (
-                ("optimizer state", "model.layers", 0.41),
-                ("activations", "model.layers", 0.22),
-                ("parameters", "model.layers", 0.07),
-                ("logits", "lm_head", 0.06),
+            {"what": what, "category": kind, "module": module, "bytes": int(share * sum(peak.values()))}
+            for what, kind, module, share in (
+                ("Lerp([4096, 4096])", "optimizer", "model.layers.0", 0.41),
+                ("Matmul([8192, 14336])", "activations", "model.layers.0.mlp.up_proj", 0.22),
+                ("Matmul([8192, 128256])", "activations", "lm_head", 0.06),
+                ("model.embed_tokens.weight", "parameters", "model.embed_tokens", 0.05),
             )
         ],
         "unknown": [{"describe": "General(<b>nonzero</b>)", "count": 1}] if unknown else [],

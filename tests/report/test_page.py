@@ -36,10 +36,9 @@ def test_every_figure_is_drawn(show: Any, content: str, theme: str) -> None:
     assert shown.page.evaluate("document.documentElement.dataset.theme") == theme
 
 
-def test_cards_say_the_numbers_of_the_report(show: Any, content: str, data: dict[str, Any]) -> None:
-    shown = show(content)
+def test_cards_say_the_numbers_of_the_report(seen: Any, data: dict[str, Any]) -> None:
     total = data["total"]
-    cards = shown.text("#cards")
+    cards = seen.text("#cards")
     for text in (
         quantity(total["time_s"], "s"),
         quantity(total["flops"]),
@@ -49,26 +48,25 @@ def test_cards_say_the_numbers_of_the_report(show: Any, content: str, data: dict
         str(total["kernels"]),
     ):
         assert text in cards
-    assert "16 devices (dp=2 over ib-ndr, tp=8 over nvlink); h100-sxm, theoretical roofs" in shown.text(
+    assert "16 devices (dp=2 over ib-ndr, tp=8 over nvlink); h100-sxm, theoretical roofs" in seen.text(
         "#where"
     )
 
 
-def test_the_roofline_names_roof_and_ridge(show: Any, content: str) -> None:
-    texts = show(content).page.locator("#roofline-figure .annotation-text").all_text_contents()
+def test_the_roofline_names_roof_and_ridge(seen: Any) -> None:
+    texts = seen.page.locator("#roofline-figure .annotation-text").all_text_contents()
     assert {"bf16 989 TFLOP/s", "ridge 295 FLOP/B", "3.35 TB/s"} <= {" ".join(text.split()) for text in texts}
 
 
-def test_a_measured_point_above_its_roof_is_flagged(show: Any, content: str) -> None:
-    shown = show(content)
-    assert shown.text("#roofline-above").startswith("1 measured point above the roof")
+def test_a_measured_point_above_its_roof_is_flagged(seen: Any) -> None:
+    assert seen.text("#roofline-above").startswith("1 measured point above the roof")
     inside = """() => {
         const figure = document.getElementById("roofline-figure");
         const flagged = figure.data.find((trace) => trace.name === "measured above its roof");
         const [low, high] = figure.layout.yaxis.range;
         return flagged.y.every((rate) => low < Math.log10(rate) && Math.log10(rate) < high);
     }"""
-    assert shown.page.evaluate(inside)
+    assert seen.page.evaluate(inside)
 
 
 def test_a_marker_says_what_it_is_and_lists_its_operators(show: Any, content: str) -> None:
@@ -215,10 +213,10 @@ def test_a_report_of_nothing_shows_nothing(show: Any, data: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("unit", ["", "B", "s", "FLOP/s"])
-def test_the_page_writes_numbers_as_the_tables_do(show: Any, content: str, unit: str) -> None:
+def test_the_page_writes_numbers_as_the_tables_do(seen: Any, unit: str) -> None:
     values = [None, 0, 1, 12, 999.4, 999.6, 1000, 1234, 999_600, 5.5e7, 3.14159e9, 2e12, 9.894e14, 1e18]
     values += [0.5, 2.5e-3, 1.23456e-6, 7e-10] if unit == "s" else []
-    written = show(content).page.evaluate(
+    written = seen.page.evaluate(
         "([values, unit]) => values.map((value) => quantity(value, unit))", [values, unit]
     )
     assert written == [quantity(value, unit) for value in values]

@@ -110,7 +110,9 @@ function fillTables() {
   byId("communication-table").append(simpleTable(sent, views.exchanges.map((row) => [
     row.axes, row.kind, row.chosen, row.cause, String(row.times), quantity(row.bytes, "B"), quantity(row.time, "s"),
   ])));
-  byId("holders").append(simpleTable([["what", false], ["module", false], ["bytes", true]], report.memory_peak_holders.map((row) => [row.what, row.module || "(no module)", quantity(row.bytes, "B")])));
+  byId("holders").append(simpleTable(
+    [["what", false], ["as", false], ["module", false], ["bytes", true]],
+    report.memory_peak_holders.map((row) => [row.what, row.category, moduleText(row), quantity(row.bytes, "B")])));
   const unknown = report.unknown.map((row) => [row.describe, String(row.count)]);
   byId("unknown-list").append(unknown.length
     ? simpleTable([["operator", false], ["times", true]], unknown)

@@ -5,7 +5,6 @@ axes that cut no operand. So the price of one device of each kind adds up to the
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from dtorch.layout import representative_positions
 from dtorch.op.operator import Operator
 from dtorch.op.priced import touched
 from tests.dist import flat, place, ways
-from tests.op_life import MESH, LifeClip, X, made, on, variant
+from tests.op_life import MESH, X, made, on, variant
 from tests.support import cases
 
 MESHES = ((2,), (3,), (2, 2), (2, 3))
@@ -193,12 +192,10 @@ def test_memory_that_elements_share_is_touched_once(shape: Any, stride: Any, pla
     assert touched(x) == places * 4
 
 
-def test_a_copy_without_caches_is_priced_anew() -> None:
-    operator = made(on(MESH, "S0"), cls=LifeClip)
-    operator.infer()
-    before = operator.price_max()
-    again = operator.forgetful()
-    again.nonzeros = {0: 2}
-    assert operator.price_max() == before
-    assert replace(again.price(), traffic_bytes=0) == replace(operator.price(), traffic_bytes=0)
-    assert again.price().traffic_bytes == 2 * (4 + 2 * 8) + X.numel() * 4
+def test_an_operator_that_learns_its_outputs_from_a_run_is_priced_with_them() -> None:
+    x = on(MESH, "S0", of=torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
+    with Graph.default_graph().record() as graph:
+        x.nonzero()
+    price = graph.operators[-1].price()
+    assert price.known
+    assert price.traffic_bytes == price.bandwidth_bytes == 4 * 4 + 3 * 2 * 8

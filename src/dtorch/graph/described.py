@@ -31,6 +31,9 @@ def complete(recipe: Recipe) -> None:
     operator = recipe.operator
     if recipe.outputs is not None or recipe.reduce_first:
         return
+    if not operator.schema.returned:
+        recipe.outputs = ()  # a check of values: nothing to check
+        return
     try:
         metas = operator.infer_output_meta_info()
     except MetaFailed:
@@ -81,7 +84,11 @@ def call(
         made = [result for result in results if isinstance(result, Operand)]
         changed = [legal[i] for i in recipe.written]
         constructor.graph.note(node_of(recipe.operator, operands, None, in_backward), legal, made + changed)
-    aliasing.written(constructor, recipe, operands, legal)
+    for i in recipe.written:
+        if i in recipe.write_back:
+            aliasing.overwrite(constructor, operands[i], legal[i])  # type: ignore[arg-type]
+        else:
+            aliasing.touched(constructor, operands[i])
     for number, plan in enumerate(plans):
         if plan.target is not None:
             fresh, results[number] = results[number], None

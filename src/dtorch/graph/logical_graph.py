@@ -48,13 +48,9 @@ def node_of(
 ) -> Node:
     """The node of an operator; outputs that it could not infer are read off the results of its run.
 
-    Sizes that only values tell, of such outputs and of sparse operands, are known to the node's own operator.
+    They are known to the node's own operator, which is priced with them.
     """
     inputs = tuple(None if o is None else o.spec for o in operands)
-    stored = {i: n for i, o in enumerate(operands) if o is not None and (n := stored_elements(o)) is not None}
-    if stored:
-        operator = operator.forgetful()
-        operator.nonzeros = stored
     if operator.outputs or results is None:
         outputs = tuple(None if o is None else o.spec for o in operator.outputs)
     else:
@@ -65,13 +61,6 @@ def node_of(
         operator = operator.forgetful()
         operator.outputs = tuple(None if spec is None else Operand(spec) for spec in outputs)
     return Node(operator, inputs, outputs, None, in_backward)
-
-
-def stored_elements(operand: Operand) -> int | None:
-    """How many elements a sparse operand stores; None for a dense one."""
-    parts = operand.parts
-    part = parts[0] if isinstance(parts, list) and parts else None
-    return part._nnz() if isinstance(part, torch.Tensor) and part.layout is torch.sparse_coo else None
 
 
 def replicated_spec(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:

@@ -6,12 +6,11 @@ that it holds. So a formula is written once, over the sizes of the operands, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from types import MappingProxyType
 from typing import Any, Self
 
 from dtorch.layout import Layout
@@ -34,8 +33,6 @@ class Priced(Called):
 
     outputs: tuple[Operand | None, ...]
     output_metas: tuple[OutputMeta | None, ...]
-    nonzeros: Mapping[int, int] = MappingProxyType({})
-    """Input -> its number of stored elements, where it is a sparse tensor."""
 
     @cached_property
     def cached_rule(self) -> Rule | None:
@@ -55,14 +52,7 @@ class Priced(Called):
         """FLOPs, None where memory bounds the operator; by default the formula of the rule."""
         rule = self.cached_rule
         flops = None if rule is None else rule.evaluate_flops()
-        return None if flops is None else self.weighted(flops)
-
-    def weighted(self, flops: int) -> int:
-        """FLOPs counted by sizes, as real operations, on stored elements alone where a tensor is sparse."""
-        for i, count in self.nonzeros.items():
-            numel = prod(self.shapes[i] or ())
-            flops = flops * count // numel if numel else 0
-        return self.real_operations() * flops
+        return None if flops is None else self.real_operations() * flops
 
     def real_operations(self) -> int:
         """What a multiply-add counts over its 2: a complex one is 4 multiplications and 4 additions."""
@@ -83,12 +73,8 @@ class Priced(Called):
     def operand_bytes(self) -> int:
         """`touched` of all operands; an output that is an input (in-place) is the same memory."""
         written = self.returned_inputs()
-        dense = [x for i, x in enumerate(self.inputs) if i not in self.nonzeros]
-        dense += [y for number, y in enumerate(self.results) if number not in written]
-        stored = [(self.inputs[i], count) for i, count in self.nonzeros.items()]
-        # A stored element has one place for each dim beside it, of 8 bytes.
-        sparse = sum(count * (x.spec.itemsize + 8 * x.spec.ndim) for x, count in stored if x is not None)
-        return sum(map(touched, dense)) + sparse
+        fresh = [y for number, y in enumerate(self.results) if number not in written]
+        return sum(map(touched, (*self.inputs, *fresh)))
 
     @property
     def results(self) -> tuple[Operand | None, ...]:

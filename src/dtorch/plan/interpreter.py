@@ -106,7 +106,9 @@ def _spoil(
         reference = structure.buffers.get(written)
         buffer = None if reference is None else reference()
         if buffer is not None:
-            buffer.spoil(failed)
+            buffer.root_parts = failed
+            for member in buffer.live_members():
+                member.parts = failed
 
 
 def _spoil_half_written(

@@ -69,7 +69,7 @@ class Trilinear(Operator):
         left = {n for n in first | second if n in third or n in rule.outputs[0]}
         steps = ((first | second, left), (left | third, set(rule.outputs[0])))
         summed = (names for names, kept in steps if names - kept)
-        return self.weighted(sum(2 * prod(rule.sizes[n] for n in names) for names in summed))
+        return self.real_operations() * sum(2 * prod(rule.sizes[n] for n in names) for names in summed)
 
 
 class AddBatchMatmul(AddMatmul):

@@ -38,7 +38,7 @@ class General(Operator):
             return OperatorCost.unknown()
         if flops is not None:
             return OperatorCost.compute(flops)
-        if self.name in FREE:
+        if self.name in FREE or self.schema.view_of is not None:
             return OperatorCost()
         if self.name in MEMORY_BOUND or self.name.startswith("aten._foreach_"):
             return OperatorCost.from_operands(self.inputs, self.results)
@@ -50,7 +50,7 @@ class General(Operator):
             return self.own.flops()
         count = COUNTS.get(self.name)
         flops = None if count is None else count(self)
-        return None if flops is None else self.weighted(flops)
+        return None if flops is None else self.real_operations() * flops
 
     def traffic_bytes(self) -> int:
         """Nothing for what is free and for views; else every operand."""
@@ -69,7 +69,7 @@ class General(Operator):
         if cls is General:
             return None
         operator = cls(self.param, self.inputs)
-        operator.outputs, operator.nonzeros = self.results, self.nonzeros
+        operator.outputs = self.results
         return operator
 
     @cached_property

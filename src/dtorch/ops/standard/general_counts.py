@@ -25,10 +25,10 @@ COUNTS: dict[str, Count] = {}
 
 
 def counts(*names: str) -> Callable[[Count], Count]:
-    """Decorator: the count of these operators of aten."""
+    """Decorator: the count of these operators, those of aten by their bare name."""
 
     def enter(count: Count) -> Count:
-        COUNTS.update({f"aten.{name}": count for name in names})
+        COUNTS.update({name if "." in name else f"aten.{name}": count for name in names})
         return count
 
     return enter
@@ -114,6 +114,18 @@ def _linear_backward(call: General) -> int:
 @counts("matmul_backward")
 def _matmul_backward(call: General) -> int:
     return sum(call.arguments["mask"]) * 2 * prod(call.shape_of("grad")) * call.shape_of("self")[-1]
+
+
+@counts("torch_nn._linear_cross_entropy_batch_chunked")
+def _linear_cross_entropy(call: General) -> int:
+    """The logits, and the gradients that are worked out beside the loss."""
+    wanted = sum(call.arguments[f"compute_{x}_grad"] for x in ("input", "linear_weight"))
+    return (1 + wanted) * _logits(call)
+
+
+@counts("torch_nn._linear_cross_entropy_batch_chunked_no_reduction")
+def _logits(call: General) -> int:
+    return 2 * prod(call.shape_of("input")[:-1]) * prod(call.shape_of("linear_weight"))
 
 
 @counts("_compute_linear_combination")

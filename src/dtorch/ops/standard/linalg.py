@@ -105,7 +105,7 @@ class Linalg(Batched):
             return None
         y = self.outputs[0]
         right = solved * shape[-1] * prod(y.shape) if y is not None else 0
-        return self.weighted(prod(shape[:-2]) * each + right)
+        return self.real_operations() * (prod(shape[:-2]) * each + right)
 
     @property
     def _matrix(self) -> str:
@@ -132,7 +132,7 @@ class Reflected(Linalg):
             each = counts.apply_q(*((m, n) if self.arguments["left"] else (n, m)), tau[-1])
         else:
             each = counts.form_q(m, n, tau[-1])
-        return self.weighted(prod(y.shape[:-2]) * each)
+        return self.real_operations() * (prod(y.shape[:-2]) * each)
 
 
 class Solve(Linalg):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import pytest
@@ -31,7 +27,6 @@ from dtorch.runtime.threads import ThreadState, run_together
 MESH = DeviceMesh("cpu", [0, 1])
 KEYS = [StreamKey("cpu", i, "compute") for i in range(2)]
 PLANNED = pytest.mark.parametrize("runs", [0, 1, 2, 3], ids=["at once", "interpreted", "planned", "again"])
-SRC = Path(dtorch.__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -228,8 +223,8 @@ def test_settings_of_the_program_hold(graph: dtorch.Graph, everything: None, run
     settings: dict[str, Any] = {
         "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
         "inference_mode": torch.inference_mode,
-        "double": lambda: _default_dtype(torch.float64),
-        "deterministic": lambda: _deterministic(),
+        "double": lambda: _set(torch.set_default_dtype, torch.float64, torch.float32),
+        "deterministic": lambda: _set(torch.use_deterministic_algorithms, True, False),
     }
 
     def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -243,23 +238,11 @@ def test_settings_of_the_program_hold(graph: dtorch.Graph, everything: None, run
         assert torch.equal(found.to_torch(), run(x, w))
 
 
-class _default_dtype(AbstractContextManager):
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-
-    def __enter__(self) -> None:
-        torch.set_default_dtype(self.dtype)
-
-    def __exit__(self, *error: object) -> None:
-        torch.set_default_dtype(torch.float32)
-
-
-class _deterministic(AbstractContextManager):
-    def __enter__(self) -> None:
-        torch.use_deterministic_algorithms(True)
-
-    def __exit__(self, *error: object) -> None:
-        torch.use_deterministic_algorithms(False)
+@contextmanager
+def _set(setter: Callable[[Any], None], value: Any, before: Any) -> Iterator[None]:
+    setter(value)
+    yield
+    setter(before)
 
 
 # -- errors -----------------------------------------------------------------------------
@@ -388,61 +371,3 @@ def test_an_interrupted_write_does_not_look_whole(
     assert torch.equal(z.to_torch(), torch.arange(6.0) * 2 + 2)
     with pytest.raises(OperatorError, match=r"interrupted while .* wrote it\n  called from .*test_threads"):
         x.to_torch()
-
-
-# -- threads ----------------------------------------------------------------------------
-
-
-def test_one_thread_a_device_for_all_graphs(everything: None) -> None:
-    def ours() -> list[str]:
-        return sorted(t.name for t in threading.enumerate() if t.name.startswith("dtorch "))
-
-    def use() -> None:
-        graph = dtorch.Graph()
-        x = on(torch.randn(4, 3), graph, Shard(0))
-        for _ in range(20):
-            x = (x @ torch.eye(3)).relu()
-        x.to_torch()
-
-    use()
-    before = ours()
-    users = [threading.Thread(target=use) for _ in range(4)]
-    [user.start() for user in users]
-    [user.join() for user in users]
-    use()
-    assert ours() == before
-    assert len(set(before)) == len(before)
-    assert all(t.daemon for t in threading.enumerate() if t.name in before)
-
-
-_PROGRAM = """
-import os, threading, torch, dtorch
-from dtorch import Shard
-from dtorch.runtime import threads
-
-torch.set_num_threads(1)
-assert threading.active_count() == 1, "a thread before it is needed"
-threads.LARGE_SECONDS, threads._num_cores = 0.0, lambda: 2
-mesh = dtorch.DeviceMesh("cpu", [0, 1])
-
-def run():
-    x = dtorch.Tensor(torch.ones(4, 3), mesh, [Shard(0)])
-    return (x @ torch.ones(3, 2)).sum().item()
-
-assert run() == 24 and threading.active_count() == 3
-child = os.fork()
-if child == 0:
-    ok = threading.active_count() == 1 and run() == 24 and threading.active_count() == 3
-    os._exit(0 if ok else 1)
-assert os.waitpid(child, 0)[1] == 0, "the forked process failed"
-assert run() == 24
-print("fine")
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process_makes_its_own_threads() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _PROGRAM]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr

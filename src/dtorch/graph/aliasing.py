@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dtorch import redistribute
+from dtorch.errors import OperatorError
+from dtorch.graph.confirm import users_line
+from dtorch.graph.recipe import Recipe
 from dtorch.layout import Layout
 from dtorch.op.call import flatten
-from dtorch.op.operand import Buffer, NoValue, Operand, Parts
+from dtorch.op.operand import Buffer, Failed, NoValue, Operand, Parts
 from dtorch.op.operator import Operator
 from dtorch.op.param import fill
 from dtorch.redistribute.local_work import LocalWork
@@ -76,6 +79,30 @@ def touched(constructor: GraphConstructor, operand: Operand) -> None:
     upstream.seen = base.buffer.version
 
 
+def written(
+    constructor: GraphConstructor,
+    recipe: Recipe,
+    given: Sequence[Operand | None],
+    legal: Sequence[Operand | None],
+) -> None:
+    """Carry what an operator has written to where it belongs: from converted copies, and to bases.
+
+    Args:
+        constructor: of the graph.
+        recipe: what has run.
+        given: its inputs as the caller had them.
+        legal: the inputs it ran on.
+    """
+    for i in recipe.written:
+        operand, now = given[i], legal[i]
+        assert operand is not None
+        assert now is not None
+        if i in recipe.write_back:
+            overwrite(constructor, operand, now)
+        else:
+            touched(constructor, operand)
+
+
 def overwrite(constructor: GraphConstructor, operand: Operand, value: Operand) -> None:
     """Write a value, under whatever layout, into an operand and all its aliases."""
     assert operand.parts is not None
@@ -97,8 +124,46 @@ def lose(operand: Operand) -> None:
         member.parts = buffer.root_parts
 
 
+class WholeOrSpoiled:
+    """Inside, operands are written; if the end is not reached, they and the bases they copy are spoiled.
+
+    One device may have written and another not; a copied view may differ from its base.
+
+    Args:
+        operator: what writes; None where pending sums are reduced in place.
+        operands: what it writes.
+    """
+
+    __slots__ = ("_operands", "_operator")
+
+    def __init__(self, operator: Operator | None, operands: Sequence[Operand | None]) -> None:
+        self._operator = operator
+        self._operands = operands
+
+    def __enter__(self) -> None:
+        """Nothing is wrong yet."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            return
+        how = f"failed ({type(error).__name__})" if isinstance(error, Exception) else "interrupted"
+        operator = self._operator
+        what = "its pending sums were reduced" if operator is None else f"{operator.describe()} wrote it"
+        failed = Failed(OperatorError(f"{how} while {what}\n  called from {users_line()}"))
+        for operand in self._operands:
+            buffer = None if operand is None else operand.buffer
+            while buffer is not None:
+                buffer.spoil(failed)
+                buffer = None if buffer.upstream is None else buffer.upstream.base.buffer
+
+
 def reduce_in_place(constructor: GraphConstructor, operand: Operand) -> None:
     """Turn pending sums into whole values where they are stored, for the operand and every alias of it."""
+    with WholeOrSpoiled(None, [operand]):
+        _reduce_in_place(constructor, operand)
+
+
+def _reduce_in_place(constructor: GraphConstructor, operand: Operand) -> None:
     buffer = operand.buffer
     root = buffer.root_spec
     whole = root.layout.without_partial()

@@ -290,16 +290,16 @@ class GraphConstructor:
         _EXCLUDE(_CONJUGATE, False)
         _EXCLUDE(_NEGATIVE, False)
         inputs = [None if o is None else self._ready(o) for o in operands]
-        try:
-            results = self.runner.run(program, inputs)
-        except Exception as error:
-            raise explain(error, operator, given, note=memory_note(error, inputs)) from error
-        if recipe.fault is not None:
-            raise recipe.fault
-        if self.graph.recorders:
-            self.graph.note(node_of(operator, given, results, in_backward))
-        if recipe.written:
-            self._written(recipe, given, operands)
+        with aliasing.WholeOrSpoiled(operator, [given[i] for i in recipe.written]):
+            try:
+                results = self.runner.run(program, inputs)
+            except Exception as error:
+                raise explain(error, operator, given, note=memory_note(error, inputs)) from error
+            if recipe.fault is not None:
+                raise recipe.fault
+            if self.graph.recorders:
+                self.graph.note(node_of(operator, given, results, in_backward))
+            aliasing.written(self, recipe, given, operands)
         if not recipe.checked:
             confirm(recipe, results)
         return outputs_of(self, recipe, given, results)
@@ -312,18 +312,6 @@ class GraphConstructor:
             assert operand is not None
             legal[i] = self.convert(operand, target, cause=recipe.operator, keep=i not in recipe.write_back)
         return legal
-
-    def _written(
-        self, recipe: Recipe, given: Sequence[Operand | None], legal: Sequence[Operand | None]
-    ) -> None:
-        for i in recipe.written:
-            operand, now = given[i], legal[i]
-            assert operand is not None
-            assert now is not None
-            if i in recipe.write_back:
-                aliasing.overwrite(self, operand, now)
-            else:
-                aliasing.touched(self, operand)
 
     def _ready(self, operand: Operand) -> Parts | None:
         if isinstance(operand.parts, Failed):

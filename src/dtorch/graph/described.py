@@ -84,11 +84,7 @@ def call(
         made = [result for result in results if isinstance(result, Operand)]
         changed = [legal[i] for i in recipe.written]
         constructor.graph.note(node_of(recipe.operator, operands, None, in_backward), legal, made + changed)
-    for i in recipe.written:
-        if i in recipe.write_back:
-            aliasing.overwrite(constructor, operands[i], legal[i])  # type: ignore[arg-type]
-        else:
-            aliasing.touched(constructor, operands[i])
+    aliasing.written(constructor, recipe, operands, legal)
     for number, plan in enumerate(plans):
         if plan.target is not None:
             fresh, results[number] = results[number], None

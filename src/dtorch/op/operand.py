@@ -68,6 +68,13 @@ class Buffer:
         self.members = [ref for ref, _ in found]
         return [member for _, member in found]
 
+    def spoil(self, failed: Failed) -> None:
+        """Nobody can tell what is in the storages any more; copies of them are out of date."""
+        self.version += 1
+        self.root_parts = failed
+        for member in self.live_members():
+            member.parts = failed
+
 
 class Failed(list):
     """Parts of an operand whose operator failed: reading them raises what failed."""

@@ -106,9 +106,7 @@ def _spoil(
         reference = structure.buffers.get(written)
         buffer = None if reference is None else reference()
         if buffer is not None:
-            buffer.root_parts = failed
-            for member in buffer.live_members():
-                member.parts = failed
+            buffer.spoil(failed)
 
 
 def _spoil_half_written(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from dtorch.mesh import DeviceMesh
 from dtorch.perf.ledger import Entry, TensorFacts
 from dtorch.perf.memory import Memory
 from dtorch.perf.roofline import Roof, Timed, end_of
+from dtorch.report.figures import save_png
+from dtorch.report.html import save_html
+from dtorch.report.terminal import report_tables
+from dtorch.report.trace import save_trace
 from dtorch.version import __version__
 
 VERSION = 1
@@ -164,6 +171,37 @@ class Report:
             found[entry.facts.kind] = found.get(entry.facts.kind, 0) + 1
         return found
 
+    # -- to look at -----------------------------------------------------------------------------------------
+
+    def __rich__(self) -> Any:
+        """The tables of the report, for a terminal of 100 columns or more."""
+        return report_tables(self.to_dict())
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        Console(width=100, file=text, color_system=None).print(self)
+        return text.getvalue()
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the report as one page for a browser; it asks for no network.
+
+        Raises:
+            DtorchError: plotly is not installed (extra `report`).
+        """
+        save_html(self.to_dict(), path)
+
+    def save_png(self, folder: str | Path) -> list[Path]:
+        """Write roofline.png, bytes.png, memory.png and modules.png; returns those that were written.
+
+        Raises:
+            DtorchError: matplotlib is not installed (extra `report`).
+        """
+        return save_png(self.to_dict(), folder)
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the timelines, predicted and where there are any measured ones, for Perfetto or Chrome."""
+        save_trace(self.to_dict(), path)
+
     # -- as a dict ------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
@@ -209,6 +247,12 @@ class Report:
             "unknown": [{"describe": name, "count": count} for name, count in self.unknown.items()],
         }
 
+    def _peak(self, entry: Entry) -> str | None:
+        """Which of the device's peaks bounds the arithmetic of an entry; None without either."""
+        if self.roof is None or not entry.facts.flops_max_device:
+            return None
+        return self.roof.device.peak_name(entry.facts.dtype, entry.imprecise)
+
     def _operator(self, number: int) -> dict[str, Any]:
         entry = self.entries[number]
         facts, sent = entry.facts, entry.communication
@@ -235,6 +279,7 @@ class Report:
             if sent is None
             else {"kind": sent.kind, "axes": sent.axes, "implicit": sent.implicit, "cause": sent.cause},
             "known": facts.known,
+            "peak": self._peak(entry),
             "bound": timed.bound,
             "time_s": timed.time_s if has_time else None,
             "start_s": timed.start_s if has_time else None,

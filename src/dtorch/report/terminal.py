@@ -1,4 +1,7 @@
-"""Tables for the terminal, 100 columns wide: what ran, what it cost, what was sent, where tensors live."""
+"""Tables for the terminal, 100 columns wide: what ran, what it cost, what was sent, where tensors live.
+
+The first four show a recorded graph or tensors that are there; `report_tables` shows the dict of a report.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
+from rich.console import Group as Stack
 from rich.table import Table
+from rich.text import Text
 
 from dtorch.graph.logical_graph import LogicalGraph, communication_of
-
-_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def quantity(value: float | None, unit: str = "") -> str:
-    """12.3 MB, with decimal prefixes; a dash for None."""
-    if value is None:
-        return "-"
-    for scale, prefix in _UNITS:
-        if abs(value) >= scale:
-            return f"{value / scale:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}".strip()
+from dtorch.report import roofline, views
+from dtorch.report.quantity import quantity, share
 
 
 @dataclass
@@ -53,45 +48,51 @@ def operators_table(graph: LogicalGraph, title: str = "Operators") -> Table:
         if sent is not None:
             implicit = ", implicit" if sent.implicit else ""
             row.sent[f"{sent.kind}@{sent.axes}{implicit}"] += sent.bytes
-    table = Table(title=title, title_justify="left")
-    table.add_column("operator")
-    for heading in ("uses", "FLOPs", "bytes"):
-        table.add_column(heading, justify="right")
+    table = _table(title, ("operator",), ("uses", "FLOPs", "bytes"))
     table.add_column("communication: kind@axis, bytes", max_width=48)
     for name, row in sorted(rows.items(), key=lambda item: (-item[1].flops, -item[1].bytes)):
-        flops = quantity(row.flops) if row.has_flops else ("-" if row.known else "?")
+        flops = _flops(row)
         sent_text = "\n".join(f"{what} {quantity(size, 'B')}" for what, size in sorted(row.sent.items()))
         table.add_row(name, str(row.count), flops, quantity(row.bytes, "B"), sent_text)
     return table
 
 
 def communication_table(graph: LogicalGraph, title: str = "Communication") -> Table:
-    """One row per kind, axis and cause."""
-    counts: dict[tuple[str, str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+    """One row per kind, axis and cause; bytes received by all devices together."""
+    counts: dict[tuple[str, str, str, str], views.Exchange] = {}
     for sent in graph.communications():
-        chosen = (
-            "implicit" if sent.implicit else "of the operator" if sent.kind == "statistics" else "asked for"
-        )
-        entry = counts[sent.kind, sent.axes, chosen, sent.cause or "gradient or user"]
-        entry[0] += 1
-        entry[1] += sent.bytes
-    table = Table(title=title, title_justify="left")
-    for heading in ("kind", "axis", "chosen", "for"):
-        table.add_column(heading)
-    table.add_column("times", justify="right")
-    table.add_column("bytes", justify="right")
-    for key, (times, size) in sorted(counts.items(), key=lambda item: -item[1][1]):
-        table.add_row(*key, str(times), quantity(size, "B"))
+        key = views.exchange_key(sent.kind, sent.axes, sent.implicit, sent.cause)
+        entry = counts.setdefault(key, views.Exchange(*key))
+        entry.times += 1
+        entry.bytes += sent.bytes
+    return exchanges_table(sorted(counts.values(), key=lambda entry: -entry.bytes), title)
+
+
+def exchanges_table(rows: Iterable[views.Exchange], title: str, whole: float | None = None) -> Table:
+    """One row per exchange; with the seconds of all operators, their time and share too."""
+    table = _table(title, ("kind", "axis", "chosen", "for"), ("times", "bytes"))
+    for heading in ("time", "share") if whole else ():
+        table.add_column(heading, justify="right")
+    for row in rows:
+        timed = (quantity(row.time, "s"), share(row.time, whole)) if whole else ()
+        what = (row.kind, row.axes, row.chosen, row.cause)
+        table.add_row(*what, str(row.times), quantity(row.bytes, "B"), *timed)
+    return table
+
+
+def _table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
+    """An empty table, its title over its left edge; columns of text, then of numbers."""
+    table = Table(title=Text(title), title_justify="left")
+    for heading in left:
+        table.add_column(heading, overflow="fold")
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
 def tensors_table(tensors: Iterable[tuple[str, torch.Tensor]], title: str = "Where tensors live") -> Table:
     """One row per tensor: shape, placements by axis name, bytes of the whole and of the largest device."""
-    table = Table(title=title, title_justify="left")
-    for heading in ("tensor", "shape", "placements"):
-        table.add_column(heading)
-    table.add_column("bytes", justify="right")
-    table.add_column("largest device", justify="right")
+    table = _table(title, ("tensor", "shape", "placements"), ("bytes", "largest device"))
     for name, tensor in tensors:
         spec = tensor._operand.spec  # type: ignore[attr-defined]
         names = spec.mesh.dim_names or tuple(map(str, range(spec.mesh.ndim)))
@@ -107,10 +108,104 @@ def _short(placement: object) -> str:
 
 def differences_table(rows: Iterable[tuple[str, float, float]], title: str = "Against plain torch") -> Table:
     """Name, greatest difference, bound; ok or TOO LARGE."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("what")
-    for heading in ("difference", "bound", ""):
-        table.add_column(heading, justify="right")
+    table = _table(title, ("what",), ("difference", "bound", ""))
     for name, difference, bound in rows:
         table.add_row(name, f"{difference:.2e}", f"{bound:.0e}", "ok" if difference <= bound else "TOO LARGE")
+    return table
+
+
+# ---- of a report
+
+# Rows a table of a report shows; the rest becomes one row.
+_ROWS = 20
+
+
+def report_tables(data: views.Data) -> Stack:
+    """The tables of a report: summary, kinds, modules, communication, unknown prices; empty ones left out."""
+    found = [
+        summary_table(data),
+        groups_table(views.by_kind(data), "Operators by kind, of the busiest device", "operator"),
+        groups_table(views.by_module(data), "Time by module, of the busiest device", "module", _BRIEF),
+    ]
+    sent = views.exchanges(data)
+    if sent:
+        title = "Communication, received by the busiest device"
+        found.append(exchanges_table(sent, title, sum(views.by_bound(data).values())))
+    if data["unknown"]:
+        found.append(unknown_table(data))
+    return Stack(*found)
+
+
+def summary_table(data: views.Data) -> Table:
+    """One row per figure of the whole, for all devices together and for the one that has most."""
+    total, device, mesh = data["total"], data["device"], data["mesh"]
+    table = _table(data["title"], ("",), ("all devices", "busiest device"))
+    table.add_row("FLOPs", quantity(total["flops"]), quantity(total["flops_max_device"]))
+    table.add_row("bytes moved", quantity(total["traffic_bytes"], "B"), "")
+    sent = total["communication_bytes"], total["communication_bytes_max_device"]
+    table.add_row("bytes received", *(quantity(value, "B") for value in sent))
+    table.add_row("kernels", "", f"{total['kernels']:,}")
+    table.add_row("peak memory", "", quantity(total["peak_memory_bytes"], "B"))
+    if device:
+        table.add_row(
+            "  of its capacity", "", share(total["peak_memory_bytes"] or 0, device["capacity"] or 0)
+        )
+    table.add_row("time", "", quantity(total["time_s"], "s"))
+    used = roofline.utilisation(data)
+    if used is not None:
+        table.add_row(f"  of the {roofline.roofs(data)[0].name} roof", "", share(used, 1.0))
+    bounds = views.by_bound(data)
+    for name, seconds in bounds.items():
+        table.add_row(f"  bound by {name}", "", share(seconds, sum(bounds.values())))
+    table.add_row("operators, unknown prices", f"{len(data['operators']):,}", f"{total['unknown']:,}")
+    table.caption = f"{mesh_text(mesh)}; {device_text(device)}"
+    table.caption_justify = "left"
+    return table
+
+
+def mesh_text(mesh: views.Entry) -> str:
+    """A mesh in words: dp=2 x tp=8, or 2 x 8 without names."""
+    names = mesh["dim_names"] or [""] * len(mesh["shape"])
+    return " x ".join(f"{name}={size}" if name else str(size) for name, size in zip(names, mesh["shape"]))
+
+
+def device_text(device: views.Entry | None) -> str:
+    """A device in words, and which roofs are meant."""
+    return "no device, so no times" if device is None else f"{device['name']}, {device['source']} roofs"
+
+
+# Columns of a table of groups; the names of modules need the room of two.
+_ALL = ("uses", "FLOPs", "bytes", "received", "time", "share")
+_BRIEF = ("FLOPs", "bytes", "time", "share")
+
+
+def groups_table(rows: list[views.Group], title: str, heading: str, columns: tuple[str, ...] = _ALL) -> Table:
+    """One row per group: uses, FLOPs, bytes moved and received, seconds and their share, what bounds most."""
+    whole = sum(row.time for row in rows)
+    table = _table(title, (heading,), columns)
+    table.add_column("bound")
+    shown = rows if len(rows) <= _ROWS + 1 else rows[:_ROWS]
+    rest = rows[len(shown) :]
+    for row in (*shown, *([views.merged(rest, f"{len(rest)} others")] if rest else [])):
+        cells = {
+            "uses": str(row.uses),
+            "FLOPs": _flops(row),
+            "bytes": quantity(row.traffic, "B"),
+            "received": quantity(row.sent, "B") if row.sent else "-",
+            "time": quantity(row.time, "s") if row.time else "-",
+            "share": share(row.time, whole),
+        }
+        table.add_row(Text(row.name), *(cells[name] for name in columns), row.bound or "-")
+    return table
+
+
+def _flops(row: views.Group | _Row) -> str:
+    return quantity(row.flops) if row.has_flops else "-" if row.known else "?"
+
+
+def unknown_table(data: views.Data) -> Table:
+    """Operators whose price, or part of it, nobody could work out: they count 0 FLOPs above."""
+    table = _table("Unknown prices: these count no FLOPs above", ("operator",), ("times",))
+    for entry in data["unknown"]:
+        table.add_row(Text(entry["describe"]), str(entry["count"]))
     return table

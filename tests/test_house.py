@@ -29,6 +29,7 @@ FLOORS = (
     ("nn", "operators"),
     ("perf",),
     ("report",),
+    ("lab",),
     ("testing",),
     ("cli",),
     ("__init__", "__main__"),

@@ -44,3 +44,7 @@ class UnsupportedError(DtorchError, RuntimeError):
 
 class OperatorError(DtorchError, RuntimeError):
     """An operator that is registered, built or priced wrongly."""
+
+
+class ModelError(DtorchError, ValueError):
+    """A model of cost was given sizes, times or ratios that cannot be, or that do not fit it."""

@@ -33,7 +33,7 @@ def bandwidths(settings: Settings, before: Mapping[str, Result]) -> Result:
         (
             Column("kib", "working set", "KiB", "given"),
             Column("dense", "every element", "GB/s"),
-            Column("strided", f"every {settings.stride}th", "GB/s"),
+            Column("strided", f"one in {settings.stride}", "GB/s"),
         ),
         rows,
     )
@@ -46,7 +46,7 @@ def bandwidths(settings: Settings, before: Mapping[str, Result]) -> Result:
         (
             f"rho is {ratio:.2f} here: keeping a chain of {settings.steps} steps on the chip is worth "
             f"{predicted:.2f}x at most, not {settings.steps}x.",
-            f"With every {settings.stride}th element rho {'falls' if strided_ratio < ratio else 'rises'} to "
+            f"Of one element in {settings.stride}, rho {'falls' if strided_ratio < ratio else 'rises'} to "
             f"{strided_ratio:.2f}.",
         ),
         {

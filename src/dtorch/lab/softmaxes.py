@@ -44,7 +44,7 @@ def softmaxes(settings: Settings, before: Mapping[str, Result]) -> Result:
     )
     whole, cut = rows[0], rows[1]
     exp_ms = 1e3 * measure.seconds(lambda: torch.exp(x, out=y), each)
-    bound = "memory" if whole["over"] < 2 else "arithmetic and calls"
+    bound = "memory" if whole["over"] < 2 else "arithmetic"
     return Result(
         "E",
         "Softmax: bound by memory or by arithmetic",

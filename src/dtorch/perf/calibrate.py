@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -96,7 +97,8 @@ def _send_seconds(nbytes: int, at_least_s: float) -> float:
 
 def _machine() -> Machine:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Machine(_processor(), torch.get_num_threads(), str(torch.__version__), today)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return Machine(_processor(), torch.get_num_threads(), str(torch.__version__), today, memory)
 
 
 def _processor() -> str:

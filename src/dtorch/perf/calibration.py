@@ -48,12 +48,13 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What was measured: processor, threads, torch, and when."""
+    """What was measured: processor, threads, torch, when, and how much memory there is."""
 
     processor: str
     threads: int
     torch: str
     date: str
+    memory_bytes: int = 0
     device: str = "cpu"
 
 
@@ -174,13 +175,6 @@ def _near(points: Sequence[Point], features: Sequence[float]) -> float:
     weights = [(1 / (distance + 1e-3), rate) for distance, rate in rated[:_NEIGHBOURS]]
     total = sum(weight for weight, _ in weights)
     return math.exp(sum(weight * rate for weight, rate in weights) / total)
-
-
-def default_path() -> Path:
-    """Where `dtorch calibrate` saves, and prices look."""
-    from dtorch.perf.device import config_folder
-
-    return config_folder() / "calibration.json"
 
 
 def describe(value: Any) -> str:

@@ -23,6 +23,7 @@ import torch
 from dtorch.errors import DeviceError, MeshError
 from dtorch.mesh import DeviceMesh, init_device_mesh
 from dtorch.mesh_description import Description
+from dtorch.perf.calibration import Calibration
 
 _CHANNEL = {
     torch.float32: "fp32",
@@ -185,6 +186,38 @@ def config_folder() -> Path:
     return Path(base) / "dtorch"
 
 
+THIS_MACHINE = "this-machine"
+"""The name of the machine this runs on, once it is calibrated."""
+
+
+def calibration_path() -> Path:
+    """Where `dtorch calibrate` saves, and prices look."""
+    return config_folder() / "calibration.json"
+
+
+def _this_machine() -> dict[str, Device]:
+    """This machine as it was measured, if it was."""
+    path = calibration_path()
+    if not path.is_file():
+        return {}
+    measured = Calibration.load(path)
+    names = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+    peaks = {names[dtype]: peak for dtype, peak in measured.peaks.items() if dtype in names}
+    memory = measured.off_chip
+    return {
+        THIS_MACHINE: Device(
+            THIS_MACHINE,
+            **{name: peaks.get(name) for name in ("fp32", "tf32", "bf16", "fp16", "fp8")},
+            bandwidth=memory,
+            capacity=float(measured.machine.memory_bytes),
+            link=Link("memory", memory, "copies between virtual devices", measured.machine.date),
+            l2=float(measured.cache_bytes) or None,
+            source=f"measured: {measured.machine.processor}, {measured.machine.threads} threads",
+            date=measured.machine.date,
+        )
+    }
+
+
 def devices(path: str | os.PathLike[str] | None = None) -> dict[str, Device]:
     """All devices that are known, by name.
 
@@ -196,9 +229,8 @@ def devices(path: str | os.PathLike[str] | None = None) -> dict[str, Device]:
         DeviceError: the file says something that is no device.
     """
     own = config_folder() / "devices.toml" if path is None else Path(path)
-    if path is None and not own.is_file():
-        return dict(_DEVICES)
-    return {**_DEVICES, **read_devices(own)}
+    known = {**_DEVICES, **_this_machine()}
+    return known if path is None and not own.is_file() else {**known, **read_devices(own)}
 
 
 def find_device(name: str | Device) -> Device:

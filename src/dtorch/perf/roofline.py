@@ -11,6 +11,8 @@ most of each):
 So efficiency depends on size: with a fixed cost a, half the rate is reached at the size whose time is a. The
 theoretical roof has e = 1 and no fixed costs. The achievable one has the fractions below.
 
+Of a calibrated machine the time of a call is read off the calls that were measured there (`calibration.py`).
+
 Communication runs on a stream of its own, beside computation that does not wait for it.
 """
 
@@ -22,7 +24,8 @@ from typing import NamedTuple
 
 from dtorch.errors import DeviceError
 from dtorch.mesh import DeviceMesh
-from dtorch.perf.device import Device, Link
+from dtorch.perf.calibration import Calibration, describe
+from dtorch.perf.device import THIS_MACHINE, Device, Link, calibration_path
 from dtorch.perf.ledger import Entry
 
 MATMUL_FRACTION = 0.8
@@ -41,7 +44,7 @@ HOP_S = {"nvlink": 1e-6, "infinity-fabric": 1e-6}
 NETWORK_HOP_S = 4e-6
 """The same across a network or PCI Express. Assumed."""
 
-SOURCES = ("theoretical", "achievable")
+SOURCES = ("theoretical", "achievable", "calibrated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class Roof:
         kernel_s: fixed cost of a kernel, in s.
         launch_s: between two launches, in s.
         latency: whether a step of a collective has one.
+        calibration: what was measured on the machine, in whose place then nothing else counts.
     """
 
     device: Device
@@ -65,18 +69,25 @@ class Roof:
     kernel_s: float = 0.0
     launch_s: float = 0.0
     latency: bool = False
+    calibration: Calibration | None = None
 
 
 def roof_of(device: Device, source: str) -> Roof:
-    """The roof of a device by its data sheet, "theoretical", or by what is reached of it, "achievable".
+    """The roof of a device by its data sheet, "theoretical", or by what is reached of it.
+
+    What is reached was measured on a machine that is calibrated; of others it is a fraction, "achievable".
 
     Raises:
-        DeviceError: neither of the two.
+        DeviceError: none of these, or "calibrated" of another device than this machine.
     """
-    if source == "theoretical":
+    if check_source(source) == "theoretical":
         return Roof(device, source)
-    if source != "achievable":
-        raise DeviceError(f"no roof {source!r}; there are {', '.join(SOURCES)}")
+    if device.name == THIS_MACHINE:
+        return Roof(device, "calibrated", calibration=Calibration.load(calibration_path()))
+    if source == "calibrated":
+        raise DeviceError(
+            f"only {THIS_MACHINE} can be calibrated, by `dtorch calibrate`; {device.name} is not here"
+        )
     known = device.achievable_matmul and device.bf16
     fraction = device.achievable_matmul / device.bf16 if known else MATMUL_FRACTION  # type: ignore[operator]
     return Roof(device, source, fraction, MEMORY_FRACTION, LINK_FRACTION, KERNEL_S, LAUNCH_S, True)
@@ -98,9 +109,16 @@ class Timed(NamedTuple):
     bound: str | None
 
 
-def channels(entry: Entry, roof: Roof, mesh: DeviceMesh) -> dict[str, float]:
-    """Seconds of each channel of an entry; none for one that launches nothing."""
+def channels(entry: Entry, roof: Roof, mesh: DeviceMesh, cold: float = 0.0) -> dict[str, float]:
+    """Seconds of each channel of an entry; none for one that launches nothing.
+
+    Args:
+        entry, roof, mesh: which call, on what.
+        cold: the share of what it touches that is in no cache; only a calibrated roof knows of caches.
+    """
     facts, device = entry.facts, roof.device
+    if roof.calibration is not None:
+        return _measured(entry, roof.calibration, cold)
     if entry.communication is not None:
         return {"communication": roof.kernel_s + _exchange(entry, roof, mesh)}
     if not facts.kernels:
@@ -113,6 +131,41 @@ def channels(entry: Entry, roof: Roof, mesh: DeviceMesh) -> dict[str, float]:
     if roof.launch_s:
         found["launch"] = facts.kernels * roof.launch_s
     return found
+
+
+def _measured(entry: Entry, machine: Calibration, cold: float) -> dict[str, float]:
+    facts = entry.facts
+    if entry.communication is not None:
+        return {"communication": machine.send_seconds(facts.sent_bytes_max_device)}
+    if not facts.kernels:
+        return {}
+    nbytes = facts.traffic_bytes_max_device
+    time = machine.seconds(
+        facts.torch_op.rpartition(".")[0] or facts.torch_op,
+        describe(facts.dtype),
+        [tensor.shape for tensor in facts.inputs],
+        facts.flops_max_device,
+        nbytes,
+        int(cold * nbytes),
+    )
+    return {"compute" if facts.flops_max_device else "memory": time, "launch": machine.fixed_s}
+
+
+class _Caches:
+    """Which storages were touched within the last so many bytes, and so are still in a cache."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.clock = 0
+        self.touched: dict[int, int] = {}
+
+    def cold_share(self, entry: Entry) -> float:
+        """The share of an entry's storages that are in no cache; from then on they are."""
+        storages = {*entry.reads, *entry.writes}
+        old = [s for s in storages if self.clock - self.touched.get(s, -self.nbytes) >= self.nbytes]
+        self.clock += entry.facts.traffic_bytes_max_device
+        self.touched.update(dict.fromkeys(storages, self.clock))
+        return len(old) / len(storages) if storages else 0.0
 
 
 def _exchange(entry: Entry, roof: Roof, mesh: DeviceMesh) -> float:
@@ -141,9 +194,10 @@ def schedule(entries: Iterable[Entry], roof: Roof, mesh: DeviceMesh) -> list[Tim
     """When each entry runs: in program order on its stream, and not before what it reads is there."""
     free = {"compute": 0.0, "communicate": 0.0}
     ready: dict[int, float] = {}
+    caches = _Caches(roof.calibration.cache_bytes if roof.calibration is not None else 0)
     found = []
     for entry in entries:
-        each = channels(entry, roof, mesh)
+        each = channels(entry, roof, mesh, caches.cold_share(entry))
         stream = "communicate" if entry.communication is not None else "compute"
         bound = max(each, key=lambda name: each[name]) if each else None
         time = each[bound] if bound is not None else 0.0

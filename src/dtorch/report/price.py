@@ -95,12 +95,12 @@ def price(
         with torch.no_grad() if module is not None and not backward else nullcontext():
             output = target(*args, **kwargs)
         if backward:
-            _backward(output)
-        stepping = None if optimizer is None else _optimizer(optimizer, module)
+            run_backward(output)
+        stepping = None if optimizer is None else run_optimizer(optimizer, module)
         if stepping is not None:
             stepping.step()
         recording.finish()  # while the program still holds what it holds
-    return report_of(recording, there, roof, title or _title(target), strict)
+    return report_of(recording, there, roof, title or title_of(target), strict)
 
 
 def report_of(recording: Recording, mesh: DeviceMesh, roof: str, title: str, strict: bool = False) -> Report:
@@ -159,7 +159,8 @@ def _module_of(target: Any) -> nn.Module | None:
     return owner if isinstance(owner, nn.Module) else None
 
 
-def _title(target: Any) -> str:
+def title_of(target: Any) -> str:
+    """The title of a report on `target`, where none is given."""
     return type(target).__name__ if isinstance(target, nn.Module) else getattr(target, "__name__", "program")
 
 
@@ -216,7 +217,12 @@ def _on(tensor: torch.Tensor, mesh: DeviceMesh, graph: Graph) -> Tensor:
 # -- what follows the forward -------------------------------------------------------------------------------
 
 
-def _backward(output: Any) -> None:
+def run_backward(output: Any) -> None:
+    """The backward from an output: from its `loss` if it has one, else from all it gives.
+
+    Raises:
+        UnsupportedError: nothing of it requires grad.
+    """
     loss = getattr(output, "loss", None)
     tensors = [loss] if isinstance(loss, torch.Tensor) else tree_leaves(output)
     roots = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
@@ -225,7 +231,12 @@ def _backward(output: Any) -> None:
     torch.autograd.backward(roots, [None if t.numel() == 1 else torch.empty_like(t) for t in roots])
 
 
-def _optimizer(optimizer: Any, module: nn.Module | None) -> torch.optim.Optimizer:
+def run_optimizer(optimizer: Any, module: nn.Module | None) -> torch.optim.Optimizer:
+    """The optimizer of a module's parameters, by name or as a function makes it.
+
+    Raises:
+        UnsupportedError: no module, or no optimizer of that name.
+    """
     if module is None:
         raise UnsupportedError("price(optimizer=...) is for a module; a function calls its optimizer itself")
     if isinstance(optimizer, str):

@@ -124,6 +124,7 @@ __all__ = [
     "parallelize",
     "plan_stats",
     "price",
+    "profile",
     "rand",
     "rand_like",
     "randint",
@@ -145,6 +146,7 @@ _LATE = {
     "devices": "dtorch.perf.device",
     "dry_run": "dtorch.perf.dry_run",
     "price": "dtorch.report.price",
+    "profile": "dtorch.report.profile",
 }
 
 _SUBMODULES = frozenset(module.name for module in pkgutil.iter_modules(__path__))

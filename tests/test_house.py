@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,7 @@ def methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
     return (item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
+@cache
 def documented_steps() -> dict[str, set[str]]:
     """Class name -> its methods that have a docstring, over all of src/dtorch."""
     steps: dict[str, set[str]] = {}

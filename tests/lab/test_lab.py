@@ -12,6 +12,7 @@ import pytest
 
 from dtorch.errors import OptionError
 from dtorch.lab import EXPERIMENTS, Result, Settings, load_settings, run
+from dtorch.lab.decode import decode
 from dtorch.lab.result import Table
 from dtorch.lab.run import chosen, save
 from dtorch.lab.timelines import sweep, timeline
@@ -28,6 +29,7 @@ SMALL = Settings(
     layers=1,
     seconds_each=1e-4,
     compile=False,
+    record=False,
 )
 
 
@@ -95,6 +97,28 @@ def test_saved_files(results: dict[str, Result], tmp_path: Path) -> None:
     page = paths[-1].read_text()
     assert not re.search(r"(src|href)=.https?:", page)
     assert page.count("data:image/png") == 5
+
+
+def test_kernels_of_a_decode_step_by_hand() -> None:
+    table = decode(Settings(record=False), {}).tables[0]
+    assert table.column("unfused")[-1] == 1093
+    assert table.column("fused")[-1] == 355
+
+
+@pytest.mark.models
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
+def test_kernels_of_a_recorded_decode_step() -> None:
+    pytest.importorskip("transformers")
+    recorded = decode(Settings(layers=2), {}).tables[1]
+    counts = dict(zip(recorded.column("kind"), recorded.column("kernels"), strict=True))
+    assert counts["weight GEMM"] == 7 * 2 + 1
+    assert counts["all"] == sum(counts.values()) - counts["all"]
+
+
+def test_the_kernel_list_can_be_changed(tmp_path: Path) -> None:
+    path = tmp_path / "lab.toml"
+    path.write_text("layers = 3\nrecord = false\n[unfused]\nlayer = {a = 2, b = 3}\nonce = {c = 1}\n")
+    assert decode(load_settings(path), {}).tables[0].column("unfused")[-1] == 16
 
 
 def test_settings_from_a_file(tmp_path: Path) -> None:

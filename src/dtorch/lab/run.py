@@ -10,6 +10,7 @@ import msgspec
 
 from dtorch.errors import OptionError
 from dtorch.lab.chains import chains, shares
+from dtorch.lab.decode import decode
 from dtorch.lab.ledgers import ledgers
 from dtorch.lab.machine import bandwidths, calls
 from dtorch.lab.result import Result
@@ -35,6 +36,7 @@ EXPERIMENTS = {
     "E": Experiment(softmaxes, ("B",), "what bounds a softmax"),
     "F1": Experiment(timeline, (), "timeline of launches"),
     "F2": Experiment(sweep, (), "where replaying stops paying"),
+    "F3": Experiment(decode, (), "kernels of a decode step"),
     "F4": Experiment(shares, ("C", "D"), "fewer calls or fewer bytes"),
 }
 

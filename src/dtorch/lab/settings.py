@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from dtorch.errors import OptionError
+from dtorch.perf.kernels import FUSED, UNFUSED, Spelling
 from dtorch.perf.measure import CALL_SIZES, WORKING_SETS
 
 
@@ -30,6 +31,22 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     executions_us: tuple[float, ...] = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)
 
 
+class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A decode step as a list: what each layer launches, and what the step launches beside its layers."""
+
+    layer: dict[str, int]
+    once: dict[str, int]
+
+    @property
+    def spelling(self) -> Spelling:
+        """The same as `dtorch.perf.kernels` counts it."""
+        return Spelling(self.layer, self.once)
+
+
+def _listed(spelling: Spelling) -> Kernels:
+    return Kernels(dict(spelling.layer), dict(spelling.once))
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sizes, counts and times of the experiments. A TOML file changes those it names."""
 
@@ -49,6 +66,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     softmax_rows: int = 64
     launch: Launch = Launch()
     layers: int = 32
+    unfused: Kernels = msgspec.field(default_factory=lambda: _listed(UNFUSED))
+    fused: Kernels = msgspec.field(default_factory=lambda: _listed(FUSED))
+    record: bool = True
     seconds_each: float = 0.05
     compile: bool = True
 

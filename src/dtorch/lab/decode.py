@@ -34,8 +34,8 @@ def decode(settings: Settings, before: Mapping[str, Result]) -> Result:
     total = sum(counts.values())
     tables.append(_counted(counts))
     said.append(
-        f"Recorded, a Llama-3-8B of {settings.layers} layers launches {total}, of which {counts[WEIGHT_GEMM]} "
-        f"multiply by a weight ({7 * settings.layers} in the layers, and the output head)."
+        f"Recorded, a Llama-3-8B of {settings.layers} layers launches {total}, of which "
+        f"{counts[WEIGHT_GEMM]} multiply by a weight ({7 * settings.layers} and the output head)."
     )
     return Result("F3", "Kernels of a decode step", tuple(tables), tuple(said))
 

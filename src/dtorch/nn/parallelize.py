@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any
 
 import torch
@@ -52,12 +51,13 @@ def parallelize(
             raise UnsupportedError(f'a plan is "auto" or a mapping of parameter-name patterns, not {plan!r}')
         plan = auto_plan(module, mesh, axis)
     names = _names(module)
-    _check_patterns(plan, [name for tied in names.values() for name in tied])
+    patterns = _Patterns(plan)
+    patterns.check([name for tied in names.values() for name in tied])
     graph = Graph.default_graph()
     made: dict[int, nn.Parameter] = {}
     for name, owner, key, parameter in _parameters(module):
         if id(parameter) not in made:
-            placements = _placements(names[id(parameter)], plan, mesh)
+            placements = patterns.placements(names[id(parameter)], mesh)
             made[id(parameter)] = _distributed(name, parameter, mesh, placements, graph)
         owner._parameters[key] = made[id(parameter)]
     for owner in module.modules():
@@ -86,35 +86,42 @@ def _names(module: nn.Module) -> dict[int, list[str]]:
     return names
 
 
-@cache
-def _wild(pattern: str) -> bool:
-    return any(mark in pattern for mark in "*?[")
+class _Patterns:
+    """The patterns of a plan; those that are plain names, hundreds in a model's own plan, are looked up."""
 
+    def __init__(self, plan: Plan) -> None:
+        self.entries = list(plan.items())
+        self.number = {pattern: number for number, pattern in enumerate(plan)}
+        self.wild = [
+            (number, pattern) for pattern, number in self.number.items() if any(c in pattern for c in "*?[")
+        ]
 
-def _matches(name: str, pattern: str) -> bool:
-    """Whether a name fits a pattern; a model's own plan names hundreds of parameters without any."""
-    return name == pattern or (_wild(pattern) and fnmatchcase(name, pattern))
+    def matching(self, names: list[str]) -> set[int]:
+        """Numbers of the entries whose patterns match one of the names."""
+        found = {number for number, pattern in self.wild if any(fnmatchcase(n, pattern) for n in names)}
+        return found.union(self.number[name] for name in names if name in self.number)
 
+    def check(self, names: list[str]) -> None:
+        """Refuse patterns that match nothing."""
+        matched = self.matching(names)
+        unmatched = [pattern for number, (pattern, _) in enumerate(self.entries) if number not in matched]
+        if unmatched:
+            raise PlacementError(
+                f"no parameter matches {', '.join(map(repr, unmatched))}; there are {', '.join(names)}"
+            )
 
-def _check_patterns(plan: Plan, names: list[str]) -> None:
-    unmatched = [pattern for pattern in plan if not any(_matches(name, pattern) for name in names)]
-    if unmatched:
-        raise PlacementError(
-            f"no parameter matches {', '.join(map(repr, unmatched))}; there are {', '.join(names)}"
-        )
-
-
-def _placements(names: list[str], plan: Plan, mesh: DeviceMesh) -> Any:
-    """What the plan says of a parameter: the entry of the first pattern that matches one of its names."""
-    for pattern, entry in plan.items():
-        if any(_matches(name, pattern) for name in names):
-            if not isinstance(entry, Mapping):
-                return entry
-            placements: list[Any] = [Replicate()] * mesh.ndim
-            for axis, placement in entry.items():
-                placements[mesh.axis(axis)] = placement
-            return placements
-    return None
+    def placements(self, names: list[str], mesh: DeviceMesh) -> Any:
+        """What the plan says of a parameter: the entry of the first pattern that matches one of its names."""
+        matched = self.matching(names)
+        if not matched:
+            return None
+        entry = self.entries[min(matched)][1]
+        if not isinstance(entry, Mapping):
+            return entry
+        placements: list[Any] = [Replicate()] * mesh.ndim
+        for axis, placement in entry.items():
+            placements[mesh.axis(axis)] = placement
+        return placements
 
 
 def _distributed(
@@ -165,7 +172,7 @@ def _style_of(name: str, styles: Mapping[str, str]) -> str | None:
     """The plan's entry for a parameter: it names modules, or parameters themselves."""
     module_name = name.rpartition(".")[0]
     for pattern, style in styles.items():
-        if _matches(module_name, pattern) or _matches(name, pattern):
+        if fnmatchcase(module_name, pattern) or fnmatchcase(name, pattern):
             return style
     return None
 

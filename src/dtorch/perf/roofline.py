@@ -112,6 +112,8 @@ class Timed(NamedTuple):
 def channels(entry: Entry, roof: Roof, mesh: DeviceMesh, cold: float = 0.0) -> dict[str, float]:
     """Seconds of each channel of an entry; none for one that launches nothing.
 
+    A conversion only communicates; an operator that combines statistics of its shards has all channels.
+
     Args:
         entry, roof, mesh: which call, on what.
         cold: the share of what it touches that is in no cache; only a calibrated roof knows of caches.
@@ -119,11 +121,11 @@ def channels(entry: Entry, roof: Roof, mesh: DeviceMesh, cold: float = 0.0) -> d
     facts, device = entry.facts, roof.device
     if roof.calibration is not None:
         return _measured(entry, roof.calibration, cold)
+    found: dict[str, float] = {}
     if entry.communication is not None:
-        return {"communication": roof.kernel_s + _exchange(entry, roof, mesh)}
-    if not facts.kernels:
-        return {}
-    found = {}
+        found["communication"] = roof.kernel_s + _exchange(entry, roof, mesh)
+    if not facts.kernels or _only_sends(entry):
+        return found
     if facts.flops_max_device:
         peak = device.peak(facts.dtype, entry.imprecise)
         found["compute"] = roof.kernel_s + facts.flops_max_device / (roof.compute * peak)
@@ -133,12 +135,17 @@ def channels(entry: Entry, roof: Roof, mesh: DeviceMesh, cold: float = 0.0) -> d
     return found
 
 
+def _only_sends(entry: Entry) -> bool:
+    return entry.communication is not None and entry.communication.kind != "statistics"
+
+
 def _measured(entry: Entry, machine: Calibration, cold: float) -> dict[str, float]:
     facts = entry.facts
+    found: dict[str, float] = {}
     if entry.communication is not None:
-        return {"communication": machine.send_seconds(facts.sent_bytes_max_device)}
-    if not facts.kernels:
-        return {}
+        found["communication"] = machine.send_seconds(facts.sent_bytes_max_device)
+    if not facts.kernels or _only_sends(entry):
+        return found
     nbytes = facts.traffic_bytes_max_device
     time = machine.seconds(
         facts.torch_op.rpartition(".")[0] or facts.torch_op,
@@ -148,7 +155,9 @@ def _measured(entry: Entry, machine: Calibration, cold: float) -> dict[str, floa
         nbytes,
         int(cold * nbytes),
     )
-    return {"compute" if facts.flops_max_device else "memory": time, "launch": machine.fixed_s}
+    found["compute" if facts.flops_max_device else "memory"] = time
+    found["launch"] = machine.fixed_s
+    return found
 
 
 class _Caches:
@@ -198,9 +207,10 @@ def schedule(entries: Iterable[Entry], roof: Roof, mesh: DeviceMesh) -> list[Tim
     found = []
     for entry in entries:
         each = channels(entry, roof, mesh, caches.cold_share(entry))
-        stream = "communicate" if entry.communication is not None else "compute"
+        stream = "communicate" if _only_sends(entry) else "compute"
         bound = max(each, key=lambda name: each[name]) if each else None
-        time = each[bound] if bound is not None else 0.0
+        sent = each.pop("communication", 0.0)  # statistics are waited for
+        time = sent + max(each.values(), default=0.0)
         touched = (*entry.reads, *entry.writes)
         start = max([free[stream], *(ready.get(number, 0.0) for number in touched)])
         if bound is not None:

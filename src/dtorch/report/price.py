@@ -85,13 +85,13 @@ def price(
     recording = Recording(base="forward")
     module = _module_of(target)
     backward = optimizer is not None if backward is None else backward
-    with dry_run(there, into=recording), ExitStack() as stack:
-        if module is not None:
-            stack.enter_context(laid_out(module, there, plan))
-        graph = Graph.default_graph()
-        args, kwargs = tree_map_only(torch.Tensor, lambda t: _on(t, there, graph), (args, kwargs))
-        recording.nodes.clear()
-        recording.made.clear()
+    graph = Graph.default_graph()
+    with ExitStack() as stack:
+        with dry_run(there):  # what it takes to lay things out is no part of the program
+            if module is not None:
+                stack.enter_context(laid_out(module, there, plan))
+            args, kwargs = tree_map_only(torch.Tensor, lambda t: _on(t, there, graph), (args, kwargs))
+        stack.enter_context(dry_run(there, into=recording))
         with torch.no_grad() if module is not None and not backward else nullcontext():
             output = target(*args, **kwargs)
         if backward:

@@ -25,12 +25,57 @@ CASES = {
     "added rows": (lambda x, i: x.index_add_(0, i, x.new_ones(3, 8)), 3 * 8 + 2 * 3 * ROW),
     "a fill": (lambda x, i: x.zero_(), 100 * ROW),
     "a copy": (lambda x, i: x.copy_(x.new_empty(100, 8)), 2 * 100 * ROW),
+    "a copy of one row": (lambda x, i: x.copy_(x.new_empty(8)), 100 * ROW + ROW),
+    # Every byte once, whether it is read, written or both.
+    "a sum": (lambda x, i: x + x.new_empty(100, 8), 3 * 100 * ROW),
+    "a sum in place": (lambda x, i: x.add_(x.new_empty(100, 8)), 2 * 100 * ROW),
+    "a product in place": (lambda x, i: x.mul_(2), 100 * ROW),
+    "a sum with a row": (lambda x, i: x + x.new_empty(8), 2 * 100 * ROW + ROW),
+    "a sum with an expanded row": (lambda x, i: x + x.new_empty(8).expand(100, 8), 2 * 100 * ROW + ROW),
+    "an expanded row made real": (lambda x, i: x.new_empty(8).expand(50, 8).clone(), ROW + 50 * ROW),
+    "every second column": (lambda x, i: x[:, ::2].relu(), 2 * 100 * ROW // 2),
+    "an index for all columns": (
+        lambda x, i: x.gather(0, i[:, None].expand(3, 8)),
+        3 * 8 + 2 * 3 * ROW,
+    ),
+    "a product": (lambda x, i: x.T @ x, 2 * 100 * ROW + 8 * ROW),
+    "a reduction": (lambda x, i: x.sum(0), 100 * ROW + ROW),
+    "targets of a loss": (
+        lambda x, i: F.nll_loss(x, i.new_zeros(100)),
+        100 * 8 + 100 * 4 + 4 + 4,
+    ),
+    "an empty tensor": (lambda x, i: x.new_empty(5, 5), 0),
+    "zeros": (lambda x, i: x.new_zeros(5, 5), 100),
+    "a mask of one element": (
+        lambda x, i: x.masked_fill_(x.new_ones(8, dtype=torch.bool), 0.0),
+        100 * ROW + 8,
+    ),
 }
 
 
 @pytest.mark.parametrize(("fn", "touched"), CASES.values(), ids=CASES)
 def test_touched(fn, touched):
-    x, ids = place(X, (2,), ["S1"]), place(IDS, (2,), ["R"])
+    x, ids = place(X, (2,), ["R"]), place(IDS, (2,), ["R"])
     with Graph.default_graph().record() as graph:
         fn(x, ids)
     assert graph.operators[-1].price().traffic_bytes == touched
+
+
+def test_the_gradient_of_a_loss_reads_no_scores():
+    x = place(torch.randn(6, 5).requires_grad_(), (1,), ["R"])
+    with Graph.default_graph().record() as graph:
+        F.nll_loss(x, torch.zeros(6, dtype=torch.int64)).backward()
+    (backward,) = [op for op in graph.operators if op.type == "CrossEntropyBackward"]
+    # The incoming gradient, targets, the total weight, and the gradient in full.
+    assert backward.price().traffic_bytes == 4 + 6 * 8 + 4 + 6 * 5 * 4
+
+
+def test_an_optimizer_in_place_touches_parameter_gradient_and_states_once():
+    p = place(torch.zeros(6, 5).requires_grad_(), (2,), ["S0"])
+    p.grad = place(torch.ones(6, 5), (2,), ["S0"])
+    adam = torch.optim.AdamW([p], fused=True)
+    adam.step()
+    with Graph.default_graph().record() as graph:
+        adam.step()
+    (step,) = [op for op in graph.operators if op.type == "FusedOptimizer"]
+    assert 4 * 6 * 5 * 4 <= step.price().traffic_bytes <= 4 * 6 * 5 * 4 + 16

@@ -225,6 +225,8 @@ def test_causal_blocks_that_are_skipped_on_request(block: int, share: float) -> 
     graph = recorded_in("no_grad", lambda q: sdpa(q, q, q, is_causal=True), [r(1, 1, 2048, 8)])
     (operator,) = [op for op in graph.operators if op.type == "Sdpa"]
     assert operator.causal_flops(block) == share * (operator.flops() or 0)
+    assert graph.cost(causal_block=block).flops == operator.causal_flops(block)
+    assert graph.cost().flops == operator.flops()
     assert operator.flops() == 4 * 2048 * 2048 * 8
 
 

@@ -8,6 +8,7 @@ and whether the user asked for it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -117,11 +118,19 @@ class LogicalGraph:
         """The operator of each node."""
         return [node.operator for node in self.nodes]
 
-    def cost(self) -> OperatorCost:
-        """Price of all nodes together."""
+    def cost(self, causal_block: int | None = None) -> OperatorCost:
+        """Price of all nodes together.
+
+        Args:
+            causal_block: count causal attention as a kernel does that skips blocks of this size above the
+                diagonal; None counts it in full.
+        """
         total = OperatorCost()
         for node in self.nodes:
-            total = total + node.operator.price()
+            price = node.operator.price()
+            if causal_block is not None:
+                price = replace(price, flops=node.operator.causal_flops(causal_block))
+            total = total + price
         return total
 
     def communications(self) -> list[Communication]:

@@ -150,7 +150,19 @@ def _conv_tbc(call: General) -> int:
     "mkldnn_convolution", "slow_conv3d_forward", "slow_conv_dilated2d", "slow_conv_dilated3d",
 )  # fmt: skip
 def _conv(call: General) -> int:
-    return 2 * prod(call.result()) * prod(call.shape_of("weight")[1:])
+    """By the arguments: torch has no meta kernels for these."""
+    x, w = call.shape_of("self" if call.slot("self") is not None else "input"), call.shape_of("weight")
+    places = prod(x[: len(x) - len(w) + 1])
+    for d, (n, k) in enumerate(zip(x[2 - len(w) :], w[2:], strict=True)):
+        stride, padding, dilation = (
+            _of(call.arguments.get(name, 1), d) for name in ("stride", "padding", "dilation")
+        )
+        places *= (n + 2 * padding - dilation * (k - 1) - 1) // stride + 1
+    return 2 * places * prod(w)
+
+
+def _of(values: int | Sequence[int], dim: int) -> int:
+    return values if isinstance(values, int) else values[dim if len(values) > 1 else 0]
 
 
 @counts(

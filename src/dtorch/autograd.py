@@ -47,7 +47,8 @@ def watch(leaf: Tensor) -> None:
         # Micro-batches accumulated inside no_sync() are reduced together with the last one, once.
         grad: Any = owner.grad
         there = owner._operand.spec
-        if owner._graph.syncing and hasattr(grad, "_operand") and grad._operand.layout is not there.layout:
+        fits = hasattr(grad, "_operand") and grad.shape == owner.shape
+        if owner._graph.syncing and fits and grad._operand.layout is not there.layout:
             grad._operand = _converted(grad, there, owner._graph)
 
     leaf.register_hook(arriving)
@@ -69,6 +70,8 @@ def _plain(grad: torch.Tensor) -> torch.Tensor | None:
 def _may_stay(grad: torch.Tensor, owner: Tensor) -> bool:
     """Whether the gradient is fit to be accumulated as it is."""
     operand, there = getattr(grad, "_operand", None), owner._operand
+    if grad.shape != owner.shape:
+        return True  # unsqueeze_ and its like came between: torch accumulates what it has
     if operand is None or operand.spec.mesh != there.spec.mesh:
         return False
     return operand.layout is there.layout or not owner._graph.syncing or _pending(owner)

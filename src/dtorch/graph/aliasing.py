@@ -233,6 +233,9 @@ def _copy_into(parts: Parts, values: Parts) -> None:
     for part, value in zip(parts, values, strict=True):
         if id(part) not in done:
             done.add(id(part))
+            for dim, (size, stride) in enumerate(zip(part.shape, part.stride(), strict=True)):
+                if stride == 0 and size > 1:  # expanded: memory holds it once
+                    part, value = part.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
             part.copy_(value)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import torch
+
 from dtorch import redistribute
 from dtorch.layout import representative_positions
 from dtorch.op.group import Group
@@ -107,22 +109,49 @@ def kernel_call(kernel: Kernel) -> Any:
 
 
 class ConvertProgram:
-    """A redistribution made runnable."""
+    """A redistribution made runnable.
 
-    __slots__ = ("operator", "order")
+    Dims along which the source is expanded (stride 0) stay so: what memory holds once is moved once, and the
+    order of the other strides, by which torch lays out results, is that of one device.
+    """
+
+    __slots__ = ("expanded", "operator", "order", "source", "target")
 
     def __init__(self, operator: Convert) -> None:
         self.operator = operator
-        self.order = redistribute.memory_order(operator.source.shape, operator.source.stride)
+        spec = operator.source
+        self.order = redistribute.memory_order(spec.shape, spec.stride)
+        self.source, self.target = spec.layout, operator.target
+        self.expanded = [
+            dim
+            for dim, (size, stride) in enumerate(zip(spec.shape, spec.stride, strict=True))
+            if stride == 0 and size > 1 and not spec.layout.axes_of(dim)
+        ]
+        for dim in self.expanded:
+            self.source = self.source.with_dim(dim, ((1, ()),))
+            self.target = self.target.with_dim(dim, ((1, ()),))
 
     def run(self, inputs: Sequence[Parts | None]) -> list[list[Any]]:
         """The input's parts under the target layout."""
-        op, parts = self.operator, inputs[0]
-        assert parts is not None
-        moved = redistribute.execute(
-            parts, op.source.layout, op.target, op.source.mesh, op.target_mesh, order=self.order
-        )
-        return [copied(moved) if moved is parts else moved]
+        op, given = self.operator, inputs[0]
+        assert given is not None
+        parts = given if not self.expanded else [self._once(part) for part in given]
+        meshes = op.source.mesh, op.target_mesh
+        moved = redistribute.execute(parts, self.source, self.target, *meshes, order=self.order)
+        if moved is given:
+            return [copied(moved)]
+        return [moved if not self.expanded else self._expand(moved)]
+
+    def _once(self, part: torch.Tensor) -> torch.Tensor:
+        for dim in self.expanded:
+            part = part.narrow(dim, 0, 1)
+        return part
+
+    def _expand(self, parts: Parts) -> Parts:
+        layout, mesh = self.operator.target, self.operator.target_mesh
+        owner = layout.distinct() if mesh.shares_storage else range(mesh.size)
+        made = {i: parts[i].expand(layout.local_shape(mesh.coords[i])) for i in set(owner)}
+        return [made[i] for i in owner]
 
     def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the redistribution into a plan's source."""

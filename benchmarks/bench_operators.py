@@ -12,6 +12,7 @@ from benchmarks.harness import Row, ran, timed
 
 CALLS = 200
 CHAIN = 100
+DEVICES = 4
 
 
 def rows() -> Iterator[Row]:
@@ -37,6 +38,14 @@ def rows() -> Iterator[Row]:
         ours=timed(_no_grad(_chain, *ours), 2),
         theirs=timed(_no_grad(_chain, *theirs), 2),
     )
+    yield Row(
+        name=f"chain of {CHAIN} adds, recorded and run, {DEVICES} devices of one process",
+        against=f"DTensor under LocalTensorMode({DEVICES})",
+        budget=0.045,
+        ours=timed(_no_grad(_chain, *_ours(DEVICES)), 2),
+        theirs=timed(_local_tensors()),
+        repeats=9,
+    )
 
 
 def _chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -57,17 +66,41 @@ def _ours(num_devices: int) -> tuple[torch.Tensor, torch.Tensor]:
     import dtorch
 
     mesh = dtorch.DeviceMesh("cpu", list(range(num_devices)))
-    placed = {"device_mesh": mesh, "placements": [dtorch.Replicate()]}
+    placed = {"device_mesh": mesh, "placements": [dtorch.Shard(0)]}
     return dtorch.Tensor(torch.randn(8, 8), **placed), dtorch.Tensor(torch.randn(8, 8), **placed)
 
 
 def _fake_group() -> tuple[torch.Tensor, torch.Tensor]:
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Replicate, distribute_tensor
+
+    _start_fake_group()
+    mesh = DeviceMesh("cpu", [0])
+    return tuple(distribute_tensor(torch.randn(8, 8), mesh, [Replicate()]) for _ in range(2))
+
+
+def _local_tensors() -> Callable[[], object]:
+    """The chain on as many simulated ranks, rows of the matrices cut over them."""
+    from torch.distributed._local_tensor import LocalTensorMode
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    _start_fake_group()
+    mode = LocalTensorMode(DEVICES)
+    with mode:
+        mesh = DeviceMesh("cpu", list(range(DEVICES)))
+        x, y = (distribute_tensor(torch.randn(8, 8), mesh, [Shard(0)]) for _ in range(2))
+
+    def run() -> object:
+        with mode, torch.no_grad():
+            return _chain(x, y)
+
+    return run
+
+
+def _start_fake_group() -> None:
+    import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if not dist.is_initialized():
-        dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
-    mesh = init_device_mesh("cpu", (1,))
-    return tuple(distribute_tensor(torch.randn(8, 8), mesh, [Replicate()]) for _ in range(2))
+        dist.init_process_group("fake", rank=0, world_size=DEVICES, store=FakeStore())

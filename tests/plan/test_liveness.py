@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
 import dtorch
-from dtorch import Shard
+from dtorch import DeviceMesh, Shard
 from dtorch.graph.pending import Pending
 
 
@@ -50,3 +53,18 @@ def test_a_dropped_chain_does_not_run(taken, graph):
     chain(x)
     x.graph.sync()
     assert taken == [[]]
+
+
+def test_a_plan_in_the_making_holds_no_values(graph: dtorch.Graph) -> None:
+    """Without the garbage collector: what was pending is let go of by references alone."""
+    x = dtorch.Tensor(torch.ones(4), DeviceMesh("cpu", [0]), graph=graph)
+    gc.disable()
+    try:
+        for _ in range(4):  # at once, interpreted, by a new plan, by a known one
+            made = torch.stack([x + 1.0, x + 2.0])
+            operand = weakref.ref(made._operand)
+            graph.sync()
+            del made
+            assert operand() is None
+    finally:
+        gc.enable()

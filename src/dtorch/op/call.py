@@ -109,12 +109,16 @@ def arguments_text(
         constant: the text for any other value.
     """
 
-    def text(value: Any) -> str:
-        if type(value) is Slot:
-            return slot(value.index)
-        if type(value) in (list, tuple) and holds_slot(value):
-            inner = "".join(f"{text(item)}, " for item in value)
-            return f"[{inner}]" if type(value) is list else f"({inner})"
-        return constant(value)
+    texts = [_text(value, slot, constant) for value in args]
+    texts += [f"{name}={_text(value, slot, constant)}" for name, value in kwargs.items()]
+    return ", ".join(texts)
 
-    return ", ".join([*map(text, args), *(f"{name}={text(value)}" for name, value in kwargs.items())])
+
+def _text(value: Any, slot: Callable[[int], str], constant: Callable[[Any], str]) -> str:
+    """One argument; no inner function, since one that calls itself holds `constant`, and values behind it."""
+    if type(value) is Slot:
+        return slot(value.index)
+    if type(value) in (list, tuple) and holds_slot(value):
+        inner = "".join(f"{_text(item, slot, constant)}, " for item in value)
+        return f"[{inner}]" if type(value) is list else f"({inner})"
+    return constant(value)

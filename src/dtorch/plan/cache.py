@@ -82,6 +82,7 @@ def run(nodes: list[Any], wanted: list[list[bool]]) -> None:
             del structure
             _run_pieces(nodes, pieces)
             return
+        del pieces  # which hold what the nodes read
     _run(nodes, structure)
 
 

@@ -63,7 +63,7 @@ def placed(draw: Any, name: str) -> tuple[Case, list[Any]]:
     tensors = []
     for shape in shapes:
         x = torch.randn([sizes.get(s) or int(s) for s in shape.split()], requires_grad=True)
-        places = draw(st.sampled_from(ways(x.ndim, mesh, pending=False)), label=shape)
+        places = draw(st.sampled_from(ways(x.ndim, mesh)), label=shape)
         tensors.append(place(x, mesh, places))
     return fn, tensors
 
@@ -89,6 +89,12 @@ def test_devices_together_do_the_whole(name: str, backward: bool) -> None:
                 y.sum().backward()
         for node in graph:
             check_operator(node.operator)
+        alone = [place(x.to_torch(), (1,), ["R"]).requires_grad_() for x in tensors]
+        with torch.set_grad_enabled(backward), Graph.default_graph().record() as on_one:
+            (y,) = flat(fn(*alone))
+            if backward:
+                y.sum().backward()
+        assert graph.cost().flops == on_one.cost().flops
 
     check()
 

@@ -19,6 +19,8 @@ CASES = {
     "a squeeze": (lambda x, i: x.squeeze(), 0),
     "rows by index": (lambda x, i: x[i], 3 * 8 + 2 * 3 * ROW),
     "rows by index_select": (lambda x, i: x.index_select(0, i), 3 * 8 + 2 * 3 * ROW),
+    "rows by mask": (lambda x, i: x[torch.arange(100) < 3], 100 + 2 * 3 * ROW),
+    "places of what is not 0": (lambda x, i: (x > 9e9).nonzero(), 100 * 8 + 0),
     "rows of a table": (lambda x, i: F.embedding(i, x), 3 * 8 + 2 * 3 * ROW),
     "gathered elements": (lambda x, i: x.gather(0, i[:, None]), 3 * 8 + 2 * 3 * 4),
     "written rows": (lambda x, i: x.index_put_((i,), x.new_zeros(3, 8)), 3 * 8 + 2 * 3 * ROW),

@@ -1,5 +1,6 @@
 """Counts of operators that only other devices' torch makes, or that need hardware: priced, not run."""
 
+import re
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from dtorch.layout import Layout
 from dtorch.op.cost import OperatorCost
 from dtorch.op.factory import class_for
 from dtorch.op.operand import Operand
-from dtorch.op.registry import class_by_type
-from dtorch.op.schema import base_name
+from dtorch.op.registry import class_by_type, class_of, is_composite
+from dtorch.op.schema import base_name, schema_of
 from dtorch.ops.standard.general_counts import COUNTS
 from dtorch.ops.standard.general_free import FREE, MEMORY_BOUND
 from dtorch.spec import Spec
@@ -170,15 +171,26 @@ def general_names() -> set[str]:
         if namespace != "aten":
             continue
         func = getattr(getattr(aten, packet, None), kind or "default", None)
-        if func is not None and class_for_func(func) is class_by_type("General"):
+        if func is None or schema_of(func).outs or is_composite(func):
+            continue
+        takes_tensors = any("Tensor" in str(argument.type) for argument in func._schema.arguments)
+        if takes_tensors and schema_of(func).view_of is None and class_of(func) is class_by_type("General"):
             found.add(base_name(func))
     return found
 
 
-def class_for_func(func: Any) -> Any:
-    from dtorch.op.registry import class_of
+# What stays unknown: tensors that no dtorch tensor can be, and torch's own test operators.
+LEFT = re.compile(
+    "aten[.](_test_.*|_foobar|.*nested.*|.*mkldnn.*|.*mps.*|.*quantized.*|_?triton.*"
+    "|.*sparse.*|_spsolve|hspmm|.*(col|row)_indices_copy|_?(indices|values)_copy|_triton_.*)"
+)
 
-    return class_of(func)
+
+def test_every_other_operator_of_torch_is_priced() -> None:
+    """One that torch adds is unknown, and shows here, until someone looks at it."""
+    named = {*COUNTS, *FREE, *MEMORY_BOUND}
+    found = {name for name in general_names() if not name.startswith("aten._foreach_")}
+    assert {name for name in found - named if not LEFT.match(name)} == set()
 
 
 @pytest.mark.parametrize("listed", [COUNTS, FREE, MEMORY_BOUND], ids=["counts", "free", "memory bound"])

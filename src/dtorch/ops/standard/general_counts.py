@@ -196,7 +196,10 @@ def _attention(call: General, times: int) -> int | None:
     return times * 2 * b * h * s * t * (e + v)
 
 
-@counts("_cudnn_attention_forward", "_efficient_attention_forward", "_flash_attention_forward")
+@counts(
+    "_cudnn_attention_forward", "_efficient_attention_forward", "_flash_attention_forward",
+    "_flash_attention_forward_no_dropout_inplace",
+)  # fmt: skip
 def _attention_forward(call: General) -> int | None:
     return _attention(call, 1)
 
@@ -206,7 +209,7 @@ def _attention_backward(call: General) -> int | None:
     return _attention(call, 2)
 
 
-@counts("_scaled_dot_product_attention_math_for_mps")
+@counts("_scaled_dot_product_attention_math_for_mps", "_scaled_dot_product_flash_attention")
 def _attention_of_heads(call: General) -> int:
     (*batch, h, s, e), (*_, t, v) = call.shape_of("query"), call.shape_of("value")
     return 2 * prod(batch) * h * s * t * (e + v)

@@ -12,17 +12,18 @@ def _names(text: str) -> frozenset[str]:
 
 FREE = _names("""
     _assert_tensor_metadata _coalesced _dimI _dimV _functional_sym_constrain_range
-    _functional_sym_constrain_range_for_size _fused_sdp_choice _fw_primal _has_same_storage_numel _make_dual
+    _functional_sym_constrain_range_for_size _fused_sdp_choice _has_same_storage_numel
     _nested_get_jagged_dummy _nested_get_lengths _nested_get_max_seqlen _nested_get_min_seqlen
     _nested_get_offsets _nested_get_ragged_idx _nnz _resize_output _use_cudnn_ctc_loss _use_miopen_ctc_loss
-    dense_dim is_coalesced is_pinned is_same_size is_set_to lift q_per_channel_axis q_per_channel_scales
-    q_per_channel_zero_points q_scale q_zero_point qscheme record_stream resize resize_as set sparse_dim
-    transpose
+    as_strided dense_dim is_coalesced is_pinned is_same_size is_set_to lift q_per_channel_axis
+    q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qscheme record_stream resize
+    resize_as set sparse_dim transpose
 """)
 """What they tell or change is beside the elements: sizes, strides, flags."""
 
 MEMORY_BOUND = _names("""
-    _add_relu _aminmax _amp_foreach_non_finite_check_and_unscale _amp_update_scale _assert_async
+    __irshift__ _add_relu
+    _aminmax _amp_foreach_non_finite_check_and_unscale _amp_update_scale _assert_async
     _batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional _chunk_cat _coalesce
     _conj_copy _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo
     _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _copy_from _copy_from_and_resize
@@ -41,7 +42,7 @@ MEMORY_BOUND = _names("""
     _masked_softmax _masked_softmax_backward _native_batch_norm_legit_functional _neg_view_copy
     _new_zeros_with_same_feature_meta _pack_padded_sequence _padded_dense_to_jagged_forward
     _philox_key_fold_in _philox_key_split _philox_normal _philox_uniform _pin_memory _reshape_alias_copy
-    _reshape_copy _sample_dirichlet _segment_reduce_backward _sparse_broadcast_to _sparse_csr_prod
+    _reshape_copy _sample_dirichlet _segment_reduce_backward _sparse_csr_prod
     _sparse_csr_sum _sparse_log_softmax _sparse_log_softmax_backward_data _sparse_mask_projection
     _sparse_semi_structured_apply _sparse_semi_structured_apply_dense _sparse_semi_structured_tile
     _sparse_softmax _sparse_softmax_backward_data _sparse_sum _sparse_sum_backward _spdiags _stack
@@ -65,7 +66,7 @@ MEMORY_BOUND = _names("""
     normal permute_copy poisson put quantize_per_channel quantize_per_tensor quantize_per_tensor_dynamic
     quantized_batch_norm quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d repeat_interleave
     rot90 rrelu_with_noise rrelu_with_noise_functional searchsorted segment_reduce select_copy slice_copy
-    slice_inverse sparse_mask split_copy split_with_sizes_copy squeeze_copy t_copy to_padded_tensor trace
+    sparse_mask split_copy split_with_sizes_copy squeeze_copy t_copy to_padded_tensor trace
     transpose_copy unbind_copy unfold_copy unique_consecutive unique_dim unique_dim_consecutive
     unsqueeze_copy values_copy view_as_complex_copy view_as_real_copy view_copy
 """)

@@ -218,6 +218,9 @@ def test_attention_backward_reports_recomputed_scores_apart() -> None:
         sdpa(q, k, v).sum().backward()
     assert graph.cost().flops == 3 * ATTENTION["sdpa"][2]
     assert graph.cost().recomputed_flops == 2 * 2 * 8 * 5 * 7 * 16
+    plain = [x.detach().to_torch().requires_grad_() for x in (q, k, v)]
+    report = dtorch.price(lambda *x: sdpa(*(t * 1 for t in x)).sum().backward(), *plain)
+    assert (report.flops, report.recomputed_flops) == (graph.cost().flops, graph.cost().recomputed_flops)
 
 
 @pytest.mark.parametrize(("block", "share"), [(1, 2049 / 4096), (64, 33 / 64), (128, 17 / 32), (256, 9 / 16)])

@@ -232,6 +232,7 @@ def report(num_layers: int = 8, *, measured: bool = True, unknown: bool = True) 
         "total": {
             "flops": total("flops"),
             "flops_max_device": total("flops_max_device"),
+            "recomputed_flops": 0,
             "bandwidth_bytes": total("bandwidth_bytes"),
             "traffic_bytes": total("traffic_bytes"),
             "communication_bytes": total("sent_bytes"),

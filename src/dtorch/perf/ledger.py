@@ -40,6 +40,7 @@ class OperatorFacts(NamedTuple):
         known: whether the price is.
         kernels: how many kernels each device launches; 0 for views and what is local.
         dtype: of the arithmetic.
+        recomputed_flops: FLOPs spent again on what the forward had computed, beside `flops`.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class OperatorFacts(NamedTuple):
     known: bool
     kernels: int
     dtype: torch.dtype
+    recomputed_flops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ def facts_of(operator: Operator) -> OperatorFacts:
         known=price.known,
         kernels=0 if price.state == "free" else 1,
         dtype=_arithmetic(inputs or outputs),
+        recomputed_flops=price.recomputed_flops,
     )
 
 

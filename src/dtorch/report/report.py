@@ -66,6 +66,11 @@ class Report:
         return sum(entry.facts.flops_max_device or 0 for entry in self.entries)
 
     @property
+    def recomputed_flops(self) -> int:
+        """FLOPs that backward kernels of attention spend again on scores; no part of `flops`."""
+        return sum(entry.facts.recomputed_flops for entry in self.entries)
+
+    @property
     def bandwidth_bytes(self) -> int:
         """Bytes of the operands of what memory bounds."""
         return sum(entry.facts.bandwidth_bytes or 0 for entry in self.entries)
@@ -217,6 +222,7 @@ class Report:
             "total": {
                 "flops": self.flops,
                 "flops_max_device": self.flops_max_device,
+                "recomputed_flops": self.recomputed_flops,
                 "bandwidth_bytes": self.bandwidth_bytes,
                 "traffic_bytes": self.traffic_bytes,
                 "communication_bytes": self.communication_bytes,

@@ -141,6 +141,8 @@ def summary_table(data: views.Data) -> Table:
     total, device, mesh = data["total"], data["device"], data["mesh"]
     table = _table(data["title"], ("",), ("all devices", "busiest device"))
     table.add_row("FLOPs", quantity(total["flops"]), quantity(total["flops_max_device"]))
+    if total["recomputed_flops"]:
+        table.add_row("  beside them, scores again", quantity(total["recomputed_flops"]), "")
     table.add_row("bytes moved", quantity(total["traffic_bytes"], "B"), "")
     sent = total["communication_bytes"], total["communication_bytes_max_device"]
     table.add_row("bytes received", *(quantity(value, "B") for value in sent))

@@ -270,9 +270,13 @@ def product(w: Writer) -> str:
     )  # fmt: skip
 
 
+def _is_expanded(x: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
 @kind(6)
 def written(w: Writer) -> str:
-    x = w.pick()
+    x = w.pick(lambda x: not _is_expanded(x))
     y = _broadcast(w, x)
     where = w.piece(x) if w.of(x).ndim else "[...]"
     i = w.dim(x) if w.of(x).ndim else 0

@@ -23,6 +23,7 @@ class Row:
 
         ratio     ours / theirs
         beyond    ours - theirs, in `unit`
+        error     |ours / theirs - 1|
         absolute  ours, in `unit`; `theirs` is None
     """
 
@@ -31,7 +32,7 @@ class Row:
     budget: float
     ours: Measure
     theirs: Measure | None
-    compare: Literal["ratio", "beyond", "absolute"] = "ratio"
+    compare: Literal["ratio", "beyond", "error", "absolute"] = "ratio"
     unit: Literal["s", "B"] = "s"
     repeats: int = 15
     warmups: int = 2
@@ -101,7 +102,11 @@ def judge(row: Row, ours: list[float], theirs: list[float]) -> Result:
     if row.compare != "absolute":
         if theirs_median is None:
             raise ValueError(f"{row.name}: compare={row.compare!r} needs `theirs`")
-        value = ours_median / theirs_median if row.compare == "ratio" else ours_median - theirs_median
+        value = {
+            "ratio": ours_median / theirs_median,
+            "beyond": ours_median - theirs_median,
+            "error": abs(ours_median / theirs_median - 1),
+        }[row.compare]
     return Result(
         name=row.name,
         against=row.against,

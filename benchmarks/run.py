@@ -61,7 +61,9 @@ def run(rows: list[Row], failures: dict[str, str], console: Console) -> list[Res
 
 
 def value_text(result: Result, value: float) -> str:
-    """A value or a budget of `result`, as a ratio or with its unit."""
+    """A value or a budget of `result`, as a ratio, in per cent, or with its unit."""
+    if result.compare == "error":
+        return f"{100 * value:.1f} %"
     return f"{value:.2f}x" if result.compare == "ratio" else show(value, result.unit)
 
 

@@ -60,7 +60,7 @@ def rho(points: Sequence[tuple[int, float]]) -> float:
 def call_points(
     sizes: Sequence[int] = CALL_SIZES, at_least_s: float = 0.05, rounds: int = 3
 ) -> list[tuple[int, float]]:
-    """(elements, seconds) of one `torch.add(x, 1, out=y)` in float32: the least of some rounds over all sizes.
+    """(elements, seconds) of one `torch.add(x, 1, out=y)` in float32: the least of some rounds.
 
     What disturbs a call only makes it longer, so the least is what the call costs.
     """

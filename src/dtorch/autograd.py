@@ -80,7 +80,7 @@ def _may_stay(grad: torch.Tensor, owner: Tensor) -> bool:
 def _pending(leaf: Tensor) -> bool:
     """Whether the gradient so far is a pending sum that the new one should join before both are reduced."""
     grad = leaf.grad
-    return grad is not None and bool(grad._operand.layout.partial)  # type: ignore[attr-defined]
+    return grad is not None and bool(grad._operand.layout.partial)
 
 
 class _Home(torch.autograd.Function):

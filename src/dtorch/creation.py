@@ -8,7 +8,7 @@ its part.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -158,7 +158,7 @@ def from_numpy(array: Any, **options: Any) -> Tensor:
 
 
 def from_local(
-    parts: Sequence[torch.Tensor],
+    parts: Iterable[torch.Tensor],
     device_mesh: DeviceMesh,
     placements: Placements = None,
     *,
@@ -178,6 +178,7 @@ def from_local(
         TypeError: parts that are no plain tensors, or of several dtypes.
         PlacementError, DeviceError: as `Tensor`.
     """
+    parts = parts if isinstance(parts, torch.Tensor) else list(parts)
     if isinstance(parts, torch.Tensor) or not all(
         type(p) in (torch.Tensor, torch.nn.Parameter) for p in parts
     ):

@@ -8,6 +8,8 @@ import torch
 
 from dtorch.dispatch import handles, handles_kind, name_of, run
 from dtorch.errors import UnsupportedError
+from dtorch.graph.overlap import refuse_overlap
+from dtorch.op.call import flatten
 from dtorch.op.operand import NoValue, Operand
 from dtorch.op.schema import functional_of_in_place, functional_of_out, has_tag, schema_of
 from dtorch.tensor import Tensor, wrap
@@ -35,6 +37,9 @@ def _into_out(func: Any, args: tuple, kwargs: dict) -> Any:
     functional = functional_of_out(func)
     if functional is None or any(not isinstance(t, torch.Tensor) for t in targets):
         raise UnsupportedError(f"{name_of(func)} has no functional form to compute; call it without out=")
+    operands = [t._operand for t in flatten(list(bound.values())) if isinstance(t, Tensor)]
+    outs = [t._operand for t in targets if isinstance(t, Tensor)]
+    refuse_overlap([i for i, operand in enumerate(operands) if operand in outs], operands)
     given = dict(zip(facts.names, args, strict=False)) | kwargs
     known = schema_of(functional).names
     if "dtype" in known and "dtype" not in given and len(targets) == 1:

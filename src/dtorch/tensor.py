@@ -314,6 +314,7 @@ class Tensor(torch.Tensor):
     def data(self, value: torch.Tensor) -> None:
         tensor_state.set_data(self, value)
 
+    grad = tensor_state.GRAD
     share_memory_ = tensor_memory.share_memory_
     is_shared = tensor_memory.is_shared
     data_ptr = tensor_memory.data_ptr

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dtorch.errors import PlacementError
+from dtorch.errors import MeshMismatchError, PlacementError
 from dtorch.graph.graph import Graph
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
@@ -69,6 +69,35 @@ def set_data(tensor: Tensor, value: torch.Tensor) -> None:
     there = value._operand
     tensor._operand = there
     tensor._graph = value._graph
+
+
+def set_grad(tensor: Tensor, value: torch.Tensor | None) -> None:
+    """`tensor.grad = value`; what could not be accumulated into later is refused at once.
+
+    Raises:
+        MeshMismatchError: the value is distributed over another mesh.
+    """
+    there = getattr(value, "_operand", None)
+    if there is not None and there.spec.mesh != tensor.device_mesh:
+        raise MeshMismatchError(
+            f"a gradient on {there.spec.mesh} for a tensor on {tensor.device_mesh}; "
+            "bring it there first, grad.redistribute_like(tensor)"
+        )
+    _grad.__set__(tensor, value)
+
+
+_grad: Any = torch._C.TensorBase.grad
+GRAD = property(_grad.__get__, set_grad, _grad.__delete__)
+
+
+def _is_compatible(tensor: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether `tensor.data = value` is possible: a plain tensor would be left without memory."""
+    from dtorch.tensor import Tensor
+
+    if isinstance(value, Tensor) != isinstance(tensor, Tensor):
+        return False
+    with torch._C._ExcludeDispatchKeyGuard(_WRAPPERS):
+        return torch._has_compatible_shallow_copy_type(tensor, value)
 
 
 def shallow_copy(tensor: Tensor) -> Tensor:
@@ -177,3 +206,8 @@ def _own_storage(part: torch.Tensor) -> torch.Tensor:
 
 # Loading with weights_only=True calls nothing that is not named here.
 torch.serialization.add_safe_globals([rebuild_tensor])
+
+# torch asks this where `.data` is set. Wrappers alone, of this package and of others, bear the key.
+_WRAPPERS = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonTLSSnapshot)
+_COMPATIBLE = torch.library.Library("aten", "IMPL")
+_COMPATIBLE.impl("_has_compatible_shallow_copy_type", _is_compatible, "PythonTLSSnapshot")

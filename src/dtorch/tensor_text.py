@@ -9,6 +9,7 @@ from torch import _tensor_str
 from torch.utils._python_dispatch import _disable_current_modes
 
 from dtorch.op.operand import NoValue
+from dtorch.redistribute import sum_dtype
 
 if TYPE_CHECKING:
     from dtorch.layout import Layout
@@ -78,7 +79,9 @@ def _edges(size: int, edge: int) -> list[int]:
 
 def _gathered(parts: list[torch.Tensor], layout: Layout, shown: list[list[int]]) -> torch.Tensor:
     """The elements whose index is in `shown`, dim by dim, from whichever device holds them."""
-    out = torch.zeros([len(s) for s in shown], dtype=parts[0].dtype)
+    dtype = parts[0].dtype
+    wide = sum_dtype(dtype)
+    out = torch.zeros([len(s) for s in shown], dtype=wide)
     where = [{index: place for place, index in enumerate(s)} for s in shown]
     from_position = sorted(set(layout.distinct()))
     coords = layout_coords(layout)
@@ -87,13 +90,15 @@ def _gathered(parts: list[torch.Tensor], layout: Layout, shown: list[list[int]])
         if any(not local for local, _ in here):
             continue
         part = parts[position]
+        if not wide.is_floating_point and wide is not dtype:
+            part = part.to(wide)  # torch does not select by index from what it does not add
         for dim, (local, _) in enumerate(here):
             part = part.index_select(dim, torch.tensor(local, device=part.device))
         spots = [torch.tensor(spot) for _, spot in here]
         target: Any = tuple(torch.meshgrid(*spots, indexing="ij")) if spots else ...
-        part = part.to("cpu")
+        part = part.to("cpu", wide)
         out[target] = out[target] + part if layout.partial else part
-    return out
+    return out.to(dtype)
 
 
 def layout_coords(layout: Layout) -> list[tuple[int, ...]]:

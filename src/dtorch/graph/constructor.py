@@ -20,6 +20,7 @@ from dtorch.graph.confirm import confirm, explain, users_place
 from dtorch.graph.held import memory_note
 from dtorch.graph.logical_graph import Node, node_of
 from dtorch.graph.outputs import Results, outputs_of
+from dtorch.graph.overlap import refuse_overlap
 from dtorch.graph.pending import MAX_BYTES, MAX_NODES, Pending
 from dtorch.graph.recipe import Recipe, Recipes
 from dtorch.graph.settings import Under, default_dtype, deterministic, imprecise
@@ -279,9 +280,7 @@ class GraphConstructor:
     # -- running --------------------------------------------------------------------------------------------
 
     def _run(self, recipe: Recipe, operands: Sequence[Operand | None], in_backward: bool) -> Results:
-        given = operands
-        if recipe.conversions:
-            operands = self._legal(recipe, operands)
+        given, operands = operands, self._legal(recipe, operands)
         self.flush()
         operator = recipe.operator
         program = recipe.program
@@ -306,6 +305,7 @@ class GraphConstructor:
 
     def _legal(self, recipe: Recipe, operands: Sequence[Operand | None]) -> list[Operand | None]:
         """The operands, converted where the recipe says so."""
+        refuse_overlap(recipe.written, operands)
         legal = list(operands)
         for i, target in recipe.conversions:
             operand = operands[i]

@@ -20,7 +20,7 @@ import torch
 
 from dtorch.errors import MeshMismatchError, ShapeError
 from dtorch.layout import Layout
-from dtorch.redistribute.copying import dim_order, make, memory_order, result_at
+from dtorch.redistribute.copying import dim_order, make, memory_order, result_at, sum_dtype
 from dtorch.redistribute.counting import Geometry, one_mesh
 from dtorch.redistribute.local_work import LocalWork
 from dtorch.redistribute.pricing import cheapest
@@ -38,6 +38,7 @@ __all__ = [
     "memory_order",
     "plan",
     "split",
+    "sum_dtype",
 ]
 
 

@@ -253,7 +253,7 @@ def _sum_into(target: torch.Tensor, addends: list[torch.Tensor]) -> None:
         target.copy_(addends[0], non_blocking=target.is_cuda and addends[0].is_cuda)
         return
     near = [a if a.device == target.device else a.to(target.device, non_blocking=a.is_cuda) for a in addends]
-    wide = _sum_dtype(target.dtype)
+    wide = sum_dtype(target.dtype)
     if wide is not target.dtype:
         total = near[0].to(wide)
         for addend in near[1:]:
@@ -266,8 +266,14 @@ def _sum_into(target: torch.Tensor, addends: list[torch.Tensor]) -> None:
         plus(target, addend, out=target)
 
 
-def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Types that torch does not add; sums of the same bits as int64 are theirs, modulo their range."""
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type in which values of `dtype` are added up."""
+    if dtype in _UNSIGNED:
+        return torch.int64
     if dtype is torch.complex32:
         return torch.complex64
     return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype

@@ -23,6 +23,7 @@ from dtorch.errors import (
     OperatorError,
     OptionError,
     PlacementError,
+    SerializationError,
     ShapeError,
     UnsupportedError,
 )
@@ -46,6 +47,7 @@ from dtorch import creation_mode as _creation_mode  # noqa: E402, F401
 from dtorch import dispatch_value as _dispatch_value  # noqa: E402, F401
 from dtorch import dispatch_write as _dispatch_write  # noqa: E402, F401
 from dtorch import foreach as _foreach  # noqa: E402, F401
+from dtorch import tensor_replay as _tensor_replay  # noqa: E402, F401
 from dtorch.creation import (  # noqa: E402
     arange,
     empty,
@@ -97,6 +99,7 @@ __all__ = [
     "Replicate",
     "Report",
     "SdpaOption",
+    "SerializationError",
     "Shard",
     "ShapeError",
     "Tensor",

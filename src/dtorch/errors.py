@@ -48,3 +48,7 @@ class OperatorError(DtorchError, RuntimeError):
 
 class ModelError(DtorchError, ValueError):
     """A model of cost was given sizes, times or ratios that cannot be, or that do not fit it."""
+
+
+class SerializationError(DtorchError, ValueError):
+    """A file of operators, graphs or plans that cannot be written, or is no such file, damaged or newer."""

@@ -21,6 +21,7 @@ from dtorch.spec import Spec
 
 if TYPE_CHECKING:
     from dtorch.graph.constructor import GraphConstructor
+    from dtorch.graph.recipe import Recipe
 
 
 def viewer(operator: Operator, index: int, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -155,6 +156,13 @@ class WholeOrSpoiled:
             while buffer is not None:
                 buffer.spoil(failed)
                 buffer = None if buffer.upstream is None else buffer.upstream.base.buffer
+
+
+def reduce_first(constructor: GraphConstructor, recipe: Recipe, operands: Sequence[Operand]) -> None:
+    """Turn pending sums that a call is to write into into whole values; the call is made again then."""
+    constructor.flush()
+    for i in recipe.reduce_first:
+        reduce_in_place(constructor, operands[i])
 
 
 def reduce_in_place(constructor: GraphConstructor, operand: Operand) -> None:

@@ -103,19 +103,22 @@ class GraphConstructor:
         if lazy and recipe.lazy and (not plain or self._snapshot(recipe, operands, plain)):
             if task != -1 and task != self._last_backward:
                 self._last_backward = task
-                torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+                torch.autograd.Variable._execution_engine.queue_callback(self.flush)  # type: ignore[arg-type]
             if recipe.simple is not None and not self.graph.recorders:
                 return recipe, self._simple(recipe, operands, users_place(3))
-            return recipe, self._record(recipe, operands)
-        with torch._C.DisableTorchFunction():
-            if recipe.described:
-                return recipe, described.call(self, recipe, operands, task != -1)
-            if recipe.reduce_first:
-                self.flush()
-                for i in recipe.reduce_first:
-                    aliasing.reduce_in_place(self, operands[i])
-                return recipe, None
-            return recipe, self._run(recipe, operands, task != -1)
+            results: Results | None = self._record(recipe, operands)
+        else:
+            with torch._C.DisableTorchFunction():
+                if recipe.described:
+                    results = described.call(self, recipe, operands, task != -1)
+                elif recipe.reduce_first:
+                    aliasing.reduce_first(self, recipe, operands)
+                    results = None
+                else:
+                    results = self._run(recipe, operands, task != -1)
+        if results is not None and self.graph.recorders:
+            self.graph.wire(recipe, operands, results, plain)
+        return recipe, results
 
     def again(self, key: list[Any], operands: list[Operand]) -> Operand | None:
         """Record a call made before whose one output is fresh or a view; None where there is more to do.
@@ -228,9 +231,6 @@ class GraphConstructor:
                 pending.put_back(nodes)
                 raise
         return None
-
-    def _end_backward(self) -> None:
-        self.flush()
 
     def parts(self, operand: Operand) -> Parts:
         """The local tensors of an operand, up to date; not to be written.
@@ -361,7 +361,7 @@ class GraphConstructor:
             self._append((recipe, [source], (result,), users_place()), recipe.nbytes)
         if self.graph.recorders:
             node = Node(operator, (source.spec,), (result.spec,), cause, _current_backward() != -1)
-            self.graph.note(node, (source,), (result,))
+            self.graph.note(node, (source,), (result,), operand if cause is None else None)
         if keep and here and operator.plan.bytes_total:
             # What was sent once need not be sent again; local conversions are cheaper made than held.
             operand.keep_conversion(result)

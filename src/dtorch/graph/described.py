@@ -64,8 +64,7 @@ def call(
     if recipe.fault is not None:
         raise recipe.fault
     if recipe.reduce_first:
-        for i in recipe.reduce_first:
-            aliasing.reduce_in_place(constructor, operands[i])
+        aliasing.reduce_first(constructor, recipe, operands)
         return None
     if _computable(recipe, operands):
         return constructor._run(recipe, operands, in_backward)

@@ -6,11 +6,12 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from dtorch.errors import UnsupportedError
+from dtorch.errors import SerializationError, UnsupportedError
 from dtorch.future import VoidFutureCollect, events_on
 from dtorch.graph.constructor import GraphConstructor
 from dtorch.graph.listing import listing
@@ -175,10 +176,23 @@ class Graph:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 
-    def note(self, node: Node, given: Sequence[Any] = (), made: Sequence[Any] = ()) -> None:
-        """Enter a node into the open recorders; see `LogicalGraph.add`."""
+    def note(
+        self,
+        node: Node,
+        given: Sequence[Any] = (),
+        made: Sequence[Any] = (),
+        converted: Operand | None = None,
+    ) -> None:
+        """Enter a node into the open recorders; see `LogicalGraph.add` and `wire_conversion`."""
         for recorder in self.recorders:
             recorder.add(node, given, made)
+            if converted is not None:
+                recorder.wire_conversion(converted, made[0])
+
+    def wire(self, *call: Any) -> None:
+        """Tell the open recorders what the call just noted reads and makes; see `LogicalGraph.wire`."""
+        for recorder in self.recorders:
+            recorder.wire(*call)
 
     def satisfy(self, mesh: DeviceMesh) -> bool:
         """Whether this machine has every device of the mesh."""
@@ -190,6 +204,31 @@ class Graph:
         for recorder in self.recorders:
             total = total + recorder.cost()
         return total
+
+    def save(
+        self, path: str | Path, inputs: Sequence[Any] | None = None, outputs: Sequence[Any] | None = None
+    ) -> None:
+        """Write what the innermost open recorder has collected into a file, as `LogicalGraph.save`.
+
+        Raises:
+            SerializationError: no recorder is open.
+        """
+        if not self.recorders:
+            raise SerializationError(
+                "nothing is recorded: with dtorch.record() as graph: ...; graph.save(path)"
+            )
+        self.recorders[-1].save(path, inputs, outputs)
+
+    @staticmethod
+    def load(path: str | Path) -> LogicalGraph:
+        """What was recorded and saved; it prints, has a price, and runs again. Reading runs nothing.
+
+        Raises:
+            SerializationError: the file is damaged, newer, of something else, or names what is not here.
+        """
+        from dtorch.graph import serialize
+
+        return serialize.load(path)
 
     def __deepcopy__(self, memo: Any) -> Graph:
         return self

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
+from dtorch.graph.recipe import Recipe
+from dtorch.graph.wiring import Wiring
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
+from dtorch.op import document
 from dtorch.op.call import meta_of
 from dtorch.op.cost import OperatorCost
 from dtorch.op.operand import Operand, Parts
@@ -22,6 +26,9 @@ from dtorch.op.operator import Operator
 from dtorch.ops.standard.convert import Convert
 from dtorch.ops.system.get_tensor import GetTensor
 from dtorch.spec import Spec
+
+if TYPE_CHECKING:
+    from dtorch.graph.graph import Graph
 
 
 class Node(NamedTuple):
@@ -92,10 +99,18 @@ class Communication(NamedTuple):
 
 
 class LogicalGraph:
-    """The container of nodes."""
+    """The container of nodes.
+
+    Attributes:
+        nodes: in the order of the program.
+        wiring: which of them reads what another one made.
+    """
+
+    replayer: ClassVar[Any] = None
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self.wiring = Wiring()
 
     def add(self, node: Node, given: Sequence[Operand | None] = (), made: Sequence[Operand] = ()) -> None:
         """Enter a node.
@@ -106,6 +121,34 @@ class LogicalGraph:
                 `parts` say which of them are one storage.
         """
         self.nodes.append(node)
+
+    def wire_conversion(self, operand: Operand, result: Operand) -> None:
+        """Note what the last node reads and makes, a conversion that no operator has asked for."""
+        number, operator = len(self.nodes) - 1, self.nodes[-1].operator
+        implied = isinstance(operator, Convert) and operator.implicit
+        if implied and not self.wiring.knows(operand):
+            return
+        self.wiring.use(number, [operand], [result], {}, ())
+        if implied:
+            self.wiring.implied.append(number)
+
+    def wire(
+        self, recipe: Recipe, operands: Sequence[Operand], results: Sequence[Any], plain: Sequence[int]
+    ) -> None:
+        """Note what the last call reads and makes.
+
+        Args:
+            recipe: its recipe.
+            operands: its inputs, before any conversion.
+            results: its outputs, after any conversion.
+            plain: inputs that are plain tensors, or another graph's.
+        """
+        # Conversions of its outputs may follow its node.
+        node = next(
+            i for i in reversed(range(len(self.nodes))) if not isinstance(self.nodes[i].operator, Convert)
+        )
+        arguments = {i: p.input for i, p in enumerate(recipe.outputs or ()) if p.source == "argument"}
+        self.wiring.use(node, operands, results, arguments, plain)
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -136,6 +179,78 @@ class LogicalGraph:
     def communications(self) -> list[Communication]:
         """Every exchange between devices, in order; local conversions are none."""
         return [sent for node in self.nodes if (sent := communication_of(node)) is not None]
+
+    def run(self, *inputs: torch.Tensor, graph: Graph | None = None) -> list[Any]:
+        """Run the graph again, without gradient history. Inputs that it writes are written.
+
+        Args:
+            inputs: one tensor for each of the graph's inputs, of its shape and dtype; plain ones are spread,
+                and distributed ones brought, to the placements of the recording. Sizes, numbers and decisions
+                that the program had taken from values are those of the recording.
+            graph: where to run; by default this thread's.
+
+        Returns:
+            The graph's outputs, in order; see `save` for what these are.
+
+        Raises:
+            ShapeError: another number of inputs, shape or dtype than was recorded.
+            MeshMismatchError: an input on another mesh.
+        """
+        return type(self).replayer(self, inputs, graph)
+
+    def save(
+        self, path: str | Path, inputs: Sequence[Any] | None = None, outputs: Sequence[Any] | None = None
+    ) -> None:
+        """Write the graph into a file, as readable JSON where its name ends in ".json".
+
+        Args:
+            path: the file; `Graph.load` reads it.
+            inputs: the tensors that a later run is given; by default all that no node made, in the order of
+                their first use. Plain tensors of at most 1 MiB that took part are kept in the file.
+            outputs: the tensors that a run gives; by default all that were made, that no node has read, and
+                that somebody holds.
+
+        Raises:
+            SerializationError: a tensor that took no part; one that took part and is not among the inputs;
+                an argument that is no plain value.
+        """
+        from dtorch.graph import serialize
+
+        serialize.save(self, path, inputs, outputs)
+
+    def to_bytes(self, inputs: Sequence[Any] | None = None, outputs: Sequence[Any] | None = None) -> bytes:
+        """What `save` writes into a binary file."""
+        from dtorch.graph import serialize
+
+        return document.to_bytes(serialize.to_document(self, inputs, outputs))
+
+    def to_json(self, inputs: Sequence[Any] | None = None, outputs: Sequence[Any] | None = None) -> str:
+        """What `save` writes into a JSON file."""
+        from dtorch.graph import serialize
+
+        return document.to_json(serialize.to_document(self, inputs, outputs))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> LogicalGraph:
+        """The graph of a binary file; nothing is run.
+
+        Raises:
+            SerializationError: the file is damaged, newer, or names what is not registered here.
+        """
+        from dtorch.graph import serialize
+
+        return serialize.from_document(document.from_bytes(data))
+
+    @staticmethod
+    def from_json(text: str | bytes) -> LogicalGraph:
+        """The graph of a JSON file.
+
+        Raises:
+            SerializationError: as `from_bytes`.
+        """
+        from dtorch.graph import serialize
+
+        return serialize.from_document(document.from_json(text))
 
     def __str__(self) -> str:
         lines = []

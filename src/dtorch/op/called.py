@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import torch
@@ -12,9 +12,13 @@ import torch
 from dtorch.errors import PlacementError
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
+from dtorch.op import document
 from dtorch.op.operand import Operand
 from dtorch.op.param import OpParam, Slot, TorchCall, holds_slot
 from dtorch.op.schema import Schema, base_name, has_tag, schema_of
+
+if TYPE_CHECKING:
+    from dtorch.op.operator import Operator
 
 _SHOWN = {
     "size", "shape", "dtype", "device", "layout", "pin_memory", "memory_format", "requires_grad", "generator",
@@ -130,6 +134,48 @@ class Called:
         ):
             return False
         return self.arguments.get("dropout_p") != 0.0  # attention draws for its dropout alone
+
+    def to_bytes(self) -> bytes:
+        """The operator, inferred, as a file; `dtorch.operators.Operator.from_bytes` reads it.
+
+        Raises:
+            SerializationError: an argument is no plain value.
+        """
+        from dtorch.op import serialize
+
+        return document.to_bytes(serialize.operator_to_document(self))  # type: ignore[arg-type]
+
+    def to_json(self) -> str:
+        """The same as readable JSON.
+
+        Raises:
+            SerializationError: an argument is no plain value.
+        """
+        from dtorch.op import serialize
+
+        return document.to_json(serialize.operator_to_document(self))  # type: ignore[arg-type]
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Operator:
+        """The operator of a file, inferred as it was; nothing is run.
+
+        Raises:
+            SerializationError: the file is damaged, newer, or names operators that are not registered here.
+        """
+        from dtorch.op import serialize
+
+        return serialize.operator_from_document(document.from_bytes(data))
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Operator:
+        """The operator of a JSON file.
+
+        Raises:
+            SerializationError: as `from_bytes`.
+        """
+        from dtorch.op import serialize
+
+        return serialize.operator_from_document(document.from_json(text))
 
     def slot(self, name: str) -> int | None:
         """The input that a named argument holds, None where it is absent or a plain value."""

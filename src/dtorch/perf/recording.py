@@ -118,6 +118,12 @@ class Recording(LogicalGraph):
         self.nodes.append(node)
         self.made.append(Made(module, phase, place, imprecise(), reads, writes))
 
+    def wire(self, *call: Any) -> None:
+        """Nothing: a report is not run again, and plain operands need not be kept."""
+
+    def wire_conversion(self, *call: Any) -> None:
+        """Nothing, as `wire`."""
+
     def _phase(self) -> str:
         if self._optimizing:
             return "optimizer"

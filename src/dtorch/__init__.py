@@ -110,6 +110,7 @@ __all__ = [
     "described_mesh",
     "device_mesh",
     "devices",
+    "discover_rules",
     "distribute_module",
     "dry_run",
     "empty",
@@ -142,11 +143,12 @@ __all__ = [
     "zeros_like",
 ]
 
-# Priced programs are not everyone's: their modules are imported when one of these names is first used.
+# What not every program needs: its modules are imported when one of these names is first used.
 _LATE = {
     "Report": "dtorch.report.report",
     "described_mesh": "dtorch.perf.device",
     "devices": "dtorch.perf.device",
+    "discover_rules": "dtorch.testing.discover",
     "dry_run": "dtorch.perf.dry_run",
     "price": "dtorch.report.price",
     "profile": "dtorch.report.profile",

@@ -27,7 +27,7 @@ FLOORS = (
     ("plan",),
     ("runtime",),
     ("autograd", "dispatch", "tensor", "creation", "policy", "foreach"),
-    ("nn", "operators"),
+    ("nn", "operators", "cuda"),
     ("perf",),
     ("report",),
     ("lab",),

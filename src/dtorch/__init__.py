@@ -30,6 +30,7 @@ from dtorch.errors import (
 from dtorch.future import TensorFuture, VoidFutureCollect
 from dtorch.graph.graph import Graph
 from dtorch.graph.logical_graph import LogicalGraph
+from dtorch.graph.memory_stats import MemoryStats
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh, init_device_mesh
 from dtorch.op.cost import OperatorCost
@@ -87,6 +88,7 @@ __all__ = [
     "Graph",
     "Layout",
     "LogicalGraph",
+    "MemoryStats",
     "MeshError",
     "MeshMismatchError",
     "OperatorCost",

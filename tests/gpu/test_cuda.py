@@ -128,3 +128,18 @@ def test_optimizer(mesh, fused):
             parameter.grad = grad.clone()
             optimizer.step()
     torch.testing.assert_close(ours.detach().to_torch(), plain.detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_memory_of_a_gpu(one):
+    graph = dtorch.Graph.default_graph()
+    graph.get_memory_stats(one, reset_peak=True)
+    before = graph.get_memory_stats(one).find(one.device_ids[0]).memory_allocated
+    x = dtorch.ones(2**20, device_mesh=one)
+    with dtorch.cuda.nvtx.range("double"):
+        y = x * 2
+    stats = graph.get_memory_stats(one).find(one.device_ids[0])
+    assert stats.memory_allocated - before == 8 * 2**20
+    assert stats.max_memory_allocated >= stats.memory_allocated <= stats.memory_reserved
+    assert y.sum().item() == 2**21
+    del x, y
+    graph.empty_cache()

@@ -26,6 +26,8 @@ from dtorch.op.records import VERSION
 from dtorch.op.serialize import value_of, value_record
 from dtorch.ops.standard.convert import Convert, ConvertParam
 from dtorch.ops.system.get_tensor import GetTensor, GetTensorParam
+from dtorch.ops.system.memory import Memory, MemoryParam
+from dtorch.ops.system.nvtx import Nvtx, NvtxParam
 from dtorch.ops.system.sync import Sync, SyncParam
 from dtorch.runtime.runner import LocalRunner
 from dtorch.spec import Spec
@@ -84,8 +86,13 @@ def specs_of(call: Call, mesh: Any, choose: random.Random) -> list[Spec | None]:
 def own_operator(type_name: str, spec: Spec) -> Operator | None:
     """Types that no torch call makes."""
     made: Operator
-    if type_name == "Sync":
-        made = Sync(SyncParam(), [])
+    controls = {
+        "Sync": Sync(SyncParam(), []),
+        "Memory": Memory(MemoryParam("stats", True), []),
+        "Nvtx": Nvtx(NvtxParam("range_push", "a step"), []),
+    }
+    if type_name in controls:
+        made = controls[type_name]
     elif type_name == "GetTensor":
         made = GetTensor(GetTensorParam(), [Operand(spec)])
     else:

@@ -11,15 +11,18 @@ from typing import Any
 
 import torch
 
-from dtorch.errors import SerializationError, UnsupportedError
+from dtorch.errors import DeviceError, SerializationError, UnsupportedError
 from dtorch.future import VoidFutureCollect, events_on
 from dtorch.graph.constructor import GraphConstructor
 from dtorch.graph.listing import listing
 from dtorch.graph.logical_graph import LogicalGraph, Node
+from dtorch.graph.memory_stats import MemoryStats
 from dtorch.mesh import DeviceMesh
 from dtorch.op.cost import OperatorCost
 from dtorch.op.operand import NoValue, Operand, Parts
+from dtorch.ops.system.control import ControlOperator
 from dtorch.ops.system.get_tensor import GetTensor, GetTensorParam
+from dtorch.ops.system.memory import Memory, MemoryParam
 from dtorch.ops.system.sync import Sync, SyncParam
 from dtorch.options import GlobalOption
 
@@ -162,19 +165,45 @@ class Graph:
         failure, pending.failure = pending.failure, None
         if failure is not None:
             raise failure
-        if self.recorders:
-            operator = Sync(SyncParam(), [])
-            operator.infer_operator_assign_info()
-            self.note(Node(operator, (), ()))
+        self.control(Sync(SyncParam(), []))
         used = torch.cuda.is_available() and torch.cuda.is_initialized()
         return VoidFutureCollect(
             events_on([torch.device("cuda", i) for i in range(torch.cuda.device_count())] if used else [])
         )
 
     def empty_cache(self) -> None:
-        """Give memory that no tensor uses back to the devices; the CPU keeps none."""
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+        """Give memory that no tensor uses back to the devices; the CPU keeps none. A visible node."""
+        self.control(Memory(MemoryParam("empty_cache"), []))
+        self.constructor.runner.empty_cache()
+
+    def get_memory_stats(
+        self, device_mesh: DeviceMesh | None = None, reset_peak: bool = False
+    ) -> MemoryStats:
+        """What each device holds now, in bytes, once everything issued so far has run; a visible node.
+
+        Virtual cpu devices are counted: the storages of all distributed tensors, for each device that has a
+        part in one, and the peak is the most that any count has found. CUDA devices tell it themselves.
+
+        Args:
+            device_mesh: the devices; by default those of the graph, else the first cpu.
+            reset_peak: whether peaks count from here on; the statistics are those before.
+
+        Raises:
+            DeviceError: this machine lacks a device of the mesh, or the mesh is described.
+        """
+        mesh = device_mesh or self.default_device_mesh or DeviceMesh("cpu")
+        mesh.check_available()
+        if mesh.description is not None:
+            raise DeviceError(f"{mesh} holds nothing, it is described; dtorch.dry_run() tells what it would")
+        self.control(Memory(MemoryParam("stats", reset_peak), []))
+        self.sync_future().wait()
+        return self.constructor.runner.memory_stats(mesh, reset_peak)
+
+    def control(self, operator: ControlOperator) -> None:
+        """Show an operator that has no operands to the open recorders."""
+        if self.recorders:
+            operator.infer()
+            self.note(Node(operator, (), ()))
 
     def note(
         self,

@@ -23,7 +23,8 @@ def describe(operator: Operator) -> str:
     right = ", ".join(str(list(m.shape)) for m in metas if m is not None)
     arrow = f"{left} -> {right}".strip() if metas else left
     parameters = [_parameter(name, value) for name, value in operator.parameters().items()]
-    return f"{operator.kind_name()}({', '.join([arrow, *parameters])})"
+    shown = [arrow, *parameters] if arrow else parameters
+    return f"{operator.kind_name()}({', '.join(shown)})"
 
 
 def _parameter(name: str, value: Any) -> str:

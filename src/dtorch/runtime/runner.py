@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from dtorch import redistribute
+from dtorch.graph.memory_stats import MemoryStats
 from dtorch.layout import representative_positions
+from dtorch.mesh import DeviceMesh
 from dtorch.op.group import Group
 from dtorch.op.operand import Parts, copied
 from dtorch.op.operator import Operator
@@ -20,7 +22,7 @@ from dtorch.op.stream import StreamKey
 from dtorch.ops.standard.convert import Convert
 from dtorch.plan import cache
 from dtorch.plan.codegen import Source
-from dtorch.runtime import threads
+from dtorch.runtime import memory, threads
 from dtorch.runtime.kernel import Kernel, KernelContext, KernelFactory
 
 
@@ -168,6 +170,14 @@ class LocalRunner:
     def run(self, program: Program | ConvertProgram, inputs: Sequence[Parts | None]) -> list[list[Any]]:
         """Run one operator at once."""
         return program.run(inputs)
+
+    def memory_stats(self, mesh: DeviceMesh, reset_peak: bool) -> MemoryStats:
+        """What each device of a mesh holds; see `memory.py`."""
+        return memory.memory_stats(mesh, reset_peak)
+
+    def empty_cache(self) -> None:
+        """Give memory that no tensor uses back to the devices."""
+        memory.empty_cache()
 
     def run_nodes(self, nodes: list[Any], wanted: list[list[bool]]) -> None:
         """Run a recorded sequence; see `plan/cache.py`."""

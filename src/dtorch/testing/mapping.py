@@ -30,6 +30,8 @@ DTORCH = {
     "Convert": "dtorch.Tensor.redistribute, dtorch.Tensor.to",
     "GetTensor": "dtorch.Tensor.to_torch, dtorch.Tensor.full_tensor, item, tolist",
     "Sync": "dtorch.Graph.sync",
+    "Memory": "dtorch.Graph.get_memory_stats, dtorch.Graph.empty_cache",
+    "Nvtx": "dtorch.cuda.nvtx.range_push, dtorch.cuda.nvtx.range_pop, dtorch.cuda.nvtx.mark",
 }
 """Types that are no torch operator, and what calls them."""
 

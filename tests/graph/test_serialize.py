@@ -186,7 +186,11 @@ def test_recording_keeps_no_value_alive() -> None:
 CHANGES = {
     "a reader before the maker": ('"reads": [2, 1]', '"reads": [2, 99]', "reads operands .99. that nothing"),
     "an operand too few": ('"reads": [2, 1]', '"reads": [2]', "reads operands"),
-    "an output of nobody": ('"outputs": [3],\n    "const', '"outputs": [77],\n    "const', "gives operands"),
+    "an output of nobody": (
+        '"outputs": [3],\n    "results',
+        '"outputs": [77],\n    "results',
+        "gives operands",
+    ),
     "an input of nobody": (
         '"inputs": [2, 0]',
         '"inputs": [2, 55]',

@@ -29,6 +29,7 @@ from dtorch.spec import Spec
 
 if TYPE_CHECKING:
     from dtorch.graph.graph import Graph
+    from dtorch.graph.sub_graph import SubGraphParam
 
 
 class Node(NamedTuple):
@@ -178,7 +179,14 @@ class LogicalGraph:
 
     def communications(self) -> list[Communication]:
         """Every exchange between devices, in order; local conversions are none."""
-        return [sent for node in self.nodes if (sent := communication_of(node)) is not None]
+        found: list[Communication] = []
+        for node in self.nodes:
+            sent = communication_of(node)
+            if node.operator.inner is not None:
+                found += node.operator.inner.communications()
+            elif sent is not None:
+                found.append(sent)
+        return found
 
     def run(self, *inputs: torch.Tensor, graph: Graph | None = None) -> list[Any]:
         """Run the graph again, without gradient history. Inputs that it writes are written.
@@ -197,6 +205,22 @@ class LogicalGraph:
             MeshMismatchError: an input on another mesh.
         """
         return type(self).replayer(self, inputs, graph)
+
+    def as_param(
+        self, inputs: Sequence[Any] | None = None, outputs: Sequence[Any] | None = None
+    ) -> SubGraphParam:
+        """The graph as the parameters of one operator, for `dtorch.operators.add_operator(param, *inputs)`.
+
+        Args:
+            inputs, outputs: as for `save`.
+
+        Raises:
+            UnsupportedError: the graph writes an input, or holds a backward.
+            SerializationError: as `save`.
+        """
+        from dtorch.graph.sub_graph import as_param
+
+        return as_param(self, inputs, outputs)
 
     def save(
         self, path: str | Path, inputs: Sequence[Any] | None = None, outputs: Sequence[Any] | None = None
@@ -275,11 +299,23 @@ def communication_of(node: Node) -> Communication | None:
     if isinstance(operator, GetTensor):
         received = operator.plan.bytes_total
         return Communication("get", "", False, "", received, node.in_backward) if received else None
+    if operator.inner is not None:
+        return _together(operator.inner.communications(), node.in_backward)
     sent = operator.statistics_bytes()
     if not sent:
         return None
     axes = _axis_names(operator, operator.statistics_axes())
     return Communication("statistics", axes, False, operator.type, sent, node.in_backward)
+
+
+def _together(sent: Sequence[Communication], in_backward: bool) -> Communication | None:
+    """All that a sub-graph sends, as one."""
+    if not sent:
+        return None
+    kinds = "+".join(dict.fromkeys(one.kind for one in sent))
+    axes = "+".join(dict.fromkeys(axis for one in sent for axis in one.axes.split("+")))
+    implicit = all(one.implicit for one in sent)
+    return Communication(kinds, axes, implicit, "SubGraph", sum(one.bytes for one in sent), in_backward)
 
 
 def _axis_names(operator: Operator, axes: tuple[int, ...]) -> str:

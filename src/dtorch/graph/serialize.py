@@ -27,6 +27,7 @@ def to_document(
         operands={str(number): writer.spec(spec) for number, spec in wiring.outside.items()},
         inputs=wiring.inputs or [],
         outputs=wiring.outputs or [],
+        results=[writer.spec(wiring.results[number]) for number in wiring.outputs or ()],
         constants={str(number): _constant(tensor) for number, tensor in wiring.constants.items()},
     )
     return writer.document(body)
@@ -62,6 +63,8 @@ def from_document(file: records.Document) -> LogicalGraph:
         wiring.outside = {int(number): reader.specs[spec] for number, spec in body.operands.items()}
         wiring.constants = {int(n): _tensor(record) for n, record in body.constants.items()}
         wiring.inputs, wiring.outputs = list(body.inputs), list(body.outputs)
+        results = [reader.specs[spec] for spec in body.results]
+        wiring.results = dict(zip(body.outputs, results, strict=True))
         wiring.uses = {
             i: Use(tuple(map(_read, record.reads)), tuple(record.makes))
             for i, record in enumerate(body.nodes)

@@ -46,6 +46,7 @@ class Wiring:
         outside: operands that no node made.
         constants: those of them that are plain tensors of the program.
         implied: nodes of conversions that dtorch chose, which matter only if somebody reads what they make.
+        results: specs of the outputs.
         inputs, outputs: operands that a run takes and gives; None until somebody says which.
     """
 
@@ -54,6 +55,7 @@ class Wiring:
         self.outside: dict[int, Spec] = {}
         self.constants: dict[int, torch.Tensor] = {}
         self.implied: list[int] = []
+        self.results: dict[int, Spec] = {}
         self.inputs: list[int] | None = None
         self.outputs: list[int] | None = None
         self._numbers: WeakKeyDictionary[Operand, int] = WeakKeyDictionary()
@@ -126,6 +128,7 @@ class Wiring:
             self.outputs = [self._known(tensor) for tensor in outputs]
         elif self.outputs is None:
             self.outputs = self._unread()
+        self.results.update({n: o.spec for o, n in self._numbers.items() if n in self.outputs})
         wanted = {*self._reads(), *self.outputs}
         for node in self.implied:
             if node in self.uses and wanted.isdisjoint(self.uses[node].makes):

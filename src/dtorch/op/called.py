@@ -35,11 +35,13 @@ class Called:
         type: the operator type's name.
         kinds: names in tables and texts that are not the torch name in camel case: one for all operators of
             the class, or by torch operator.
+        inner: the recorded graph that the operator stands for, if it does.
         param: the parameters; a `TorchCall` where torch has the operator.
         inputs: operands, None for absent optional ones and for numbers that each call gives anew.
     """
 
     type: ClassVar[str] = "General"
+    inner: Any = None
     kinds: ClassVar[Mapping[str, str] | str] = {}
 
     def __init__(self, param: OpParam, inputs: Sequence[Operand | None]) -> None:

@@ -179,6 +179,7 @@ class GraphBody(msgspec.Struct, frozen=True, tag="graph"):
         operands: number -> spec, of the operands from outside.
         inputs: numbers of those that a run is given, in this order.
         outputs: numbers of those that it gives.
+        results: specs of the outputs.
         constants: number -> value, of the plain tensors that took part.
     """
 
@@ -186,6 +187,7 @@ class GraphBody(msgspec.Struct, frozen=True, tag="graph"):
     operands: dict[str, Index]
     inputs: list[Index]
     outputs: list[Index]
+    results: list[Index]
     constants: dict[str, Constant]
 
 

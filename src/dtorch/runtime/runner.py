@@ -12,11 +12,14 @@ from typing import Any
 import torch
 
 from dtorch import redistribute
+from dtorch.graph.graph import Graph
 from dtorch.graph.memory_stats import MemoryStats
+from dtorch.graph.replay import replay
+from dtorch.graph.sub_graph import SubGraph
 from dtorch.layout import representative_positions
 from dtorch.mesh import DeviceMesh
 from dtorch.op.group import Group
-from dtorch.op.operand import Parts, copied
+from dtorch.op.operand import Operand, Parts, copied
 from dtorch.op.operator import Operator
 from dtorch.op.stream import StreamKey
 from dtorch.ops.standard.convert import Convert
@@ -160,14 +163,45 @@ class ConvertProgram:
         return source.whole_call(self.run, node, inputs, [self.operator.target_mesh.size])
 
 
+class SubGraphProgram:
+    """A recorded graph made runnable: its calls are made at once, on a graph of their own."""
+
+    __slots__ = ("operator",)
+
+    def __init__(self, operator: SubGraph) -> None:
+        self.operator = operator
+
+    def run(self, inputs: Sequence[Parts | None]) -> list[list[Any]]:
+        """The parts of the outputs; none shares memory with an input or another output."""
+        graph, op = Graph(), self.operator
+        graph.constructor.eager = True
+        operands = [Operand(spec, parts) for spec, parts in zip(op.given, inputs, strict=True)]
+        results = []
+        for operand, spec in zip(replay(graph, op.inner, operands), op.made, strict=True):
+            with graph.lock:
+                brought = graph.constructor.convert(operand, spec.layout, keep=False)
+            results.append(copied(graph.parts(brought)))
+        return results
+
+    def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
+        """Write the call into a plan's source."""
+        sizes = [spec.mesh.size for spec in self.operator.made]
+        return source.whole_call(self.run, node, inputs, sizes)
+
+
+Runnable = Program | ConvertProgram | SubGraphProgram
+
+
 class LocalRunner:
     """Runs programs at once, or a recorded sequence by its plan, on devices of this process."""
 
-    def prepare(self, operator: Operator, layouts: Sequence[Any]) -> Program | ConvertProgram:
+    def prepare(self, operator: Operator, layouts: Sequence[Any]) -> Runnable:
         """Make an inferred operator runnable; `layouts` are those of all inputs and outputs."""
-        return ConvertProgram(operator) if isinstance(operator, Convert) else Program(operator, layouts)
+        if isinstance(operator, Convert):
+            return ConvertProgram(operator)
+        return SubGraphProgram(operator) if isinstance(operator, SubGraph) else Program(operator, layouts)
 
-    def run(self, program: Program | ConvertProgram, inputs: Sequence[Parts | None]) -> list[list[Any]]:
+    def run(self, program: Runnable, inputs: Sequence[Parts | None]) -> list[list[Any]]:
         """Run one operator at once."""
         return program.run(inputs)
 

@@ -102,8 +102,9 @@ class Calibration(msgspec.Struct, frozen=True, dict=True):
         if features is None:
             time = _along_line(points, float(max(nbytes, 1)))
         else:
-            time = (flops or 0) / _near(points, features)
-        return max(time, self.fixed_s) + self._cold(nbytes, cold_bytes)
+            least = min(point.seconds for point in points)
+            time = max((flops or 0) / _near(points, features), least)
+        return time + self._cold(nbytes, cold_bytes)
 
     def send_seconds(self, nbytes: int) -> float:
         """The time in which a redistribution moves so many bytes between devices of this machine."""

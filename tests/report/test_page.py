@@ -204,6 +204,15 @@ def test_without_a_device_there_are_no_times(show: Any, data: dict[str, Any]) ->
     assert shown.page.locator("#communication-figure .point path").count() == 2
 
 
+def test_measured_times_of_no_device_are_a_timeline(show: Any, data: dict[str, Any]) -> None:
+    bare = {"time_s": None, "start_s": None, "bound": None}
+    operators = [{**operator, **bare} for operator in data["operators"]]
+    measured = sum(operator["measured_s"] is not None for operator in operators)
+    total = {**data["total"], "time_s": None}
+    shown = show(html_of({**data, "device": None, "operators": operators, "memory": [], "total": total}))
+    assert shown.page.locator("#timeline-figure .point path").count() == measured
+
+
 def test_a_report_of_nothing_shows_nothing(show: Any, data: dict[str, Any]) -> None:
     empty = {"operators": [], "memory": [], "memory_peak_holders": [], "unknown": []}
     total = dict.fromkeys(data["total"], 0)

@@ -17,7 +17,7 @@ def need(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
+        package = (error.name or module).partition(".")[0]
         raise DtorchError(
             f'{package} is not installed; it comes with: pip install "dtorch-mesh[report]"'
         ) from error

@@ -36,7 +36,8 @@ def page(data: views.Data) -> str:
         DtorchError: plotly is not installed.
     """
     # Markup inside a script element would end it, wherever in a string it stands.
-    embedded = json.dumps({"report": data, "views": _views(data)}, allow_nan=False).replace("<", "\\u003c")
+    both = {"report": data, "views": _views(data)}
+    embedded = json.dumps(both, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Template(_asset("page.html")).substitute(
         title=html.escape(str(data["title"])),
         css=_asset("page.css"),

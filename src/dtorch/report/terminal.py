@@ -48,7 +48,7 @@ def operators_table(graph: LogicalGraph, title: str = "Operators") -> Table:
         if sent is not None:
             implicit = ", implicit" if sent.implicit else ""
             row.sent[f"{sent.kind}@{sent.axes}{implicit}"] += sent.bytes
-    table = _table(title, ("operator",), ("uses", "FLOPs", "bytes"))
+    table = new_table(title, ("operator",), ("uses", "FLOPs", "bytes"))
     table.add_column("communication: kind@axis, bytes", max_width=48)
     for name, row in sorted(rows.items(), key=lambda item: (-item[1].flops, -item[1].bytes)):
         flops = _flops(row)
@@ -70,7 +70,7 @@ def communication_table(graph: LogicalGraph, title: str = "Communication") -> Ta
 
 def exchanges_table(rows: Iterable[views.Exchange], title: str, whole: float | None = None) -> Table:
     """One row per exchange; with the seconds of all operators, their time and share too."""
-    table = _table(title, ("kind", "axis", "chosen", "for"), ("times", "bytes"))
+    table = new_table(title, ("kind", "axis", "chosen", "for"), ("times", "bytes"))
     for heading in ("time", "share") if whole else ():
         table.add_column(heading, justify="right")
     for row in rows:
@@ -80,7 +80,7 @@ def exchanges_table(rows: Iterable[views.Exchange], title: str, whole: float | N
     return table
 
 
-def _table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
+def new_table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
     """An empty table, its title over its left edge; columns of text, then of numbers."""
     table = Table(title=Text(title), title_justify="left")
     for heading in left:
@@ -92,7 +92,7 @@ def _table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
 
 def tensors_table(tensors: Iterable[tuple[str, torch.Tensor]], title: str = "Where tensors live") -> Table:
     """One row per tensor: shape, placements by axis name, bytes of the whole and of the largest device."""
-    table = _table(title, ("tensor", "shape", "placements"), ("bytes", "largest device"))
+    table = new_table(title, ("tensor", "shape", "placements"), ("bytes", "largest device"))
     for name, tensor in tensors:
         spec = tensor._operand.spec  # type: ignore[attr-defined]
         names = spec.mesh.dim_names or tuple(map(str, range(spec.mesh.ndim)))
@@ -108,7 +108,7 @@ def _short(placement: object) -> str:
 
 def differences_table(rows: Iterable[tuple[str, float, float]], title: str = "Against plain torch") -> Table:
     """Name, greatest difference, bound; ok or TOO LARGE."""
-    table = _table(title, ("what",), ("difference", "bound", ""))
+    table = new_table(title, ("what",), ("difference", "bound", ""))
     for name, difference, bound in rows:
         table.add_row(name, f"{difference:.2e}", f"{bound:.0e}", "ok" if difference <= bound else "TOO LARGE")
     return table
@@ -139,7 +139,7 @@ def report_tables(data: views.Data) -> Stack:
 def summary_table(data: views.Data) -> Table:
     """One row per figure of the whole, for all devices together and for the one that has most."""
     total, device, mesh = data["total"], data["device"], data["mesh"]
-    table = _table(data["title"], ("",), ("all devices", "busiest device"))
+    table = new_table(data["title"], ("",), ("all devices", "busiest device"))
     table.add_row("FLOPs", quantity(total["flops"]), quantity(total["flops_max_device"]))
     if total["recomputed_flops"]:
         table.add_row("  beside them, scores again", quantity(total["recomputed_flops"]), "")
@@ -184,7 +184,7 @@ _BRIEF = ("FLOPs", "bytes", "time", "share")
 def groups_table(rows: list[views.Group], title: str, heading: str, columns: tuple[str, ...] = _ALL) -> Table:
     """One row per group: uses, FLOPs, bytes moved and received, seconds and their share, what bounds most."""
     whole = sum(row.time for row in rows)
-    table = _table(title, (heading,), columns)
+    table = new_table(title, (heading,), columns)
     table.add_column("bound")
     shown = rows if len(rows) <= _ROWS + 1 else rows[:_ROWS]
     rest = rows[len(shown) :]
@@ -207,7 +207,7 @@ def _flops(row: views.Group | _Row) -> str:
 
 def unknown_table(data: views.Data) -> Table:
     """Operators whose price, or part of it, nobody could work out: they count 0 FLOPs above."""
-    table = _table("Unknown prices: these count no FLOPs above", ("operator",), ("times",))
+    table = new_table("Unknown prices: these count no FLOPs above", ("operator",), ("times",))
     for entry in data["unknown"]:
         table.add_row(Text(entry["describe"]), str(entry["count"]))
     return table

@@ -220,16 +220,18 @@ function timelineFigure(report, views, colour) {
   if (!views.timeline.length) return NO_DEVICE;
   const streams = [...new Set(views.timeline.map((segment) => segment.stream))].sort().reverse();
   const { scale, name: unit } = scaleOf(Math.max(...views.timeline.map((segment) => segment.start + segment.time)), "s");
+  // Measured operators of no device have no bound.
+  const bounds = [...BOUNDS, null].filter((bound) => views.timeline.some((segment) => segment.bound === bound));
   return {
-    data: BOUNDS.filter((bound) => views.timeline.some((segment) => segment.bound === bound)).map((bound) => {
+    data: bounds.map((bound) => {
       const mine = views.timeline.filter((segment) => segment.bound === bound);
       return {
-        type: "bar", orientation: "h", name: bound, y: mine.map((segment) => segment.stream), x: mine.map((segment) => segment.time / scale),
-        base: mine.map((segment) => segment.start / scale), marker: { color: colour(bound), line: { width: 0 } },
+        type: "bar", orientation: "h", name: bound ?? "no bound", y: mine.map((segment) => segment.stream), x: mine.map((segment) => segment.time / scale),
+        base: mine.map((segment) => segment.start / scale), marker: { color: colour(bound ?? "muted"), line: { width: 0 } },
         hovertext: mine.map((segment) => {
           const more = segment.count > 1 ? ` and ${count(segment.count - 1, "neighbour")}` : "";
-          return `<b>${plain(segment.label)}</b>${more}<br>${plain(moduleText(report.operators[segment.first] || {}))}<br>` +
-            `from ${quantity(segment.start, "s")}, for ${quantity(segment.time, "s")}; bound by ${bound}`;
+          return `<b>${plain(segment.label)}</b>${more}<br>${plain(moduleText(report.operators[segment.first]))}<br>` +
+            `from ${quantity(segment.start, "s")}, for ${quantity(segment.time, "s")}; bound by ${bound ?? "nothing known"}`;
         }),
         hoverinfo: "text",
       };

@@ -1,0 +1,125 @@
+"""The command `dtorch`: prices of program files, tables of devices and of operators."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from dtorch.errors import DtorchError
+from dtorch.perf.device import devices as known_devices
+from dtorch.report import catalogue
+from dtorch.report.extra import need
+from dtorch.report.program import parse_mesh, price_program
+from dtorch.report.report import Report
+
+app = typer.Typer(
+    help="Ordinary PyTorch programs, priced on meshes of devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a fault of the user's program keeps its own traceback
+)
+# Tables are made for a hundred columns; a narrower terminal, or a file, gets them whole.
+output = Console(width=max(100, Console().width))
+errors = Console(stderr=True)
+
+
+def friendly(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with what dtorch refuses told in one line and exit code 1."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except DtorchError as error:
+            errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+            raise typer.Exit(1) from error
+
+    return run
+
+
+File = Annotated[Path, typer.Argument(help="A program with a function build(mesh) -> (model, arguments).")]
+
+
+@app.command(
+    epilog="For example: dtorch price examples/llama3.py --device h100-sxm --mesh dp=2,tp=8 --html out.html"
+)
+@friendly
+def price(
+    file: File,
+    device: Annotated[str, typer.Option(help="What the devices are; `dtorch devices` lists them.")],
+    mesh: Annotated[str, typer.Option(help="Axes of the mesh and their sizes: dp=2,tp=8.")] = "",
+    links: Annotated[str, typer.Option(help="What joins each axis: ib-ndr,nvlink.")] = "",
+    backward: Annotated[bool | None, typer.Option(help="Whether a backward follows.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="One step of adamw, adam or sgd.")] = None,
+    roof: Annotated[str, typer.Option(help="achievable, or theoretical.")] = "achievable",
+    strict: Annotated[bool, typer.Option(help="Fail where a price is unknown.")] = False,
+    title: Annotated[str | None, typer.Option(help="Title of the report.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page for a browser.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write figures into this folder.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the timeline for Perfetto.")] = None,
+) -> None:
+    """Price a program on devices that need not be here.
+
+    The program is recorded once and nothing is computed. With an optimizer, a backward comes before its step.
+    """
+    # What would fail at the end fails at the start.
+    for wanted, module in ((html, "plotly.offline"), (png, "matplotlib")):
+        if wanted is not None:
+            need(module)
+    axes = parse_mesh(mesh) if mesh else None
+    options = {"backward": backward, "optimizer": optimizer, "strict": strict, "roof": roof}
+    if title is not None:
+        options["title"] = title
+    axis_links = [link.strip() for link in links.split(",")] if links else None
+    with errors.status(f"recording {file}"):
+        report = price_program(file, device=device, mesh=axes, axis_links=axis_links, **options)
+    output.print(report)
+    _save(report, html, png, json_file, trace)
+
+
+def _save(
+    report: Report, html: Path | None, png: Path | None, json_file: Path | None, trace: Path | None
+) -> None:
+    written = []
+    if html is not None:
+        report.save_html(html)
+        written.append(html)
+    if png is not None:
+        written.extend(report.save_png(png))
+    if json_file is not None:
+        json_file.write_text(json.dumps(report.to_dict(), allow_nan=False), encoding="utf-8")
+        written.append(json_file)
+    if trace is not None:
+        report.save_trace(trace)
+        written.append(trace)
+    for path in written:
+        errors.print(Text(f"wrote {path}"), soft_wrap=True)
+
+
+@app.command()
+@friendly
+def devices() -> None:
+    """List the devices that are known, your own included: their peaks, memory and links."""
+    output.print(catalogue.devices_table(known_devices().values()))
+
+
+@app.command()
+@friendly
+def ops(
+    word: Annotated[str, typer.Argument(help="Only types and torch operators that contain this.")] = "",
+) -> None:
+    """List operator types, the torch operators they serve, and their rules."""
+    output.print(catalogue.operators_table(word))
+
+
+def main() -> None:
+    """Run the command."""
+    app()

@@ -73,3 +73,22 @@ def test_statistics_are_shared_out() -> None:
     # The largest value and the sum of every row, all-reduced.
     assert operator.price().sent_bytes == 2 * (3 - 1) * 2 * 6 * ITEM
     assert sum(operator.local_price((i,)).sent_bytes for i in range(3)) == operator.price().sent_bytes
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "touched"),
+    [
+        ("R", "S0", 2 * NBYTES // 4),  # a piece is read and written
+        ("S0", "R", NBYTES // 4 + NBYTES),
+        ("S0", "S1", 2 * NBYTES // 4),
+        ("P", "R", 2 * NBYTES),
+        ("P", "S0", NBYTES + NBYTES // 4),  # a sum reads all addends
+    ],
+)
+def test_memory_that_a_device_touches(source: str, target: str, touched: int) -> None:
+    x = place(torch.randn(ROWS, COLUMNS), (4,), [source])
+    with Graph.default_graph().record() as graph:
+        x.redistribute(placements=dtorch.tensor_layout.layout_of([target], x.device_mesh, x.shape))
+    (operator,) = graph.operators
+    assert operator.local_price((1,)).traffic_bytes == touched
+    assert operator.price().traffic_bytes == 2 * NBYTES

@@ -168,9 +168,7 @@ class Priced(Called):
         found.param = self.local_param(coord)
         found.inputs = tuple(_local(x, device) for x in self.inputs)
         found.outputs = tuple(_local(y, device) for y in self.outputs)
-        found.output_metas = tuple(
-            None if y is None else OutputMeta(y.shape, y.spec.stride, y.spec.dtype) for y in found.outputs
-        )
+        found.output_metas = metas_of(found.outputs)
         return found
 
     def forgetful(self) -> Self:
@@ -184,6 +182,11 @@ class Priced(Called):
     def local_param(self, coord: Coord) -> OpParam:
         """The parameters as the device at `coord` uses them, where a price depends on those."""
         return self.param
+
+
+def metas_of(operands: Sequence[Operand | None]) -> tuple[OutputMeta | None, ...]:
+    """Shapes, strides and dtypes of operands."""
+    return tuple(None if y is None else OutputMeta(y.shape, y.spec.stride, y.spec.dtype) for y in operands)
 
 
 def touched(operand: Operand | None) -> int:

@@ -23,6 +23,7 @@ from dtorch.op.call import OutputMeta
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam
+from dtorch.op.priced import touched
 from dtorch.ops.standard.pointwise import Pointwise
 from dtorch.spec import Spec
 
@@ -87,6 +88,11 @@ class Convert(Operator):
         assert meta is not None
         self.output_metas = (meta,)
         self.outputs = (Operand(self.target_spec),)
+
+    def traffic_bytes(self) -> int:
+        """What is written, and what is read for it: all addends of a sum, else no more than is kept."""
+        read, written = touched(self.inputs[0]), touched(self.outputs[0])
+        return written + (read if self.source.layout.partial else min(read, written))
 
     @property
     def priced_mesh(self) -> DeviceMesh:

@@ -21,6 +21,7 @@ from dtorch.op.cost import OperatorCost
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.param import Slot, TorchCall
+from dtorch.op.priced import metas_of
 from dtorch.ops.standard.general_counts import COUNTS
 from dtorch.ops.standard.general_free import FREE, MEMORY_BOUND
 
@@ -69,7 +70,7 @@ class General(Operator):
         if cls is General:
             return None
         operator = cls(self.param, self.inputs)
-        operator.outputs = self.results
+        operator.outputs, operator.output_metas = self.results, metas_of(self.results)
         return operator
 
     @cached_property

@@ -20,7 +20,7 @@ TEST_ENV := OMP_NUM_THREADS=1 PYTHONHASHSEED=0
 PINS := $(wildcard requirements/*.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench gpu-check rules coverage clean
+.PHONY: help demo test check bench gpu-check snapshots rules coverage clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,6 +41,9 @@ bench: $(STAMP) ## measure the budgets, both sides in one run, into benchmarks/r
 
 gpu-check: $(STAMP) ## the tests that need a CUDA device, within five minutes
 	$(PY) -m benchmarks.gpu_check $(ARGS)
+
+snapshots: $(STAMP) ## write the listings of recorded graphs anew, tests/snapshots/
+	$(TEST_ENV) DTORCH_WRITE_SNAPSHOTS=1 $(PY) -m pytest -q tests/test_snapshots.py $(ARGS)
 
 rules: $(STAMP) ## judge every placement rule by brute force
 	OMP_NUM_THREADS=1 $(PY) -m dtorch.testing.rules $(ARGS)

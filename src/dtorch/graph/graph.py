@@ -13,6 +13,7 @@ import torch
 
 from dtorch.errors import DeviceError, SerializationError, UnsupportedError
 from dtorch.future import VoidFutureCollect, events_on
+from dtorch.graph.confirm import users_place
 from dtorch.graph.constructor import GraphConstructor
 from dtorch.graph.listing import listing
 from dtorch.graph.logical_graph import LogicalGraph, Node
@@ -212,7 +213,8 @@ class Graph:
         made: Sequence[Any] = (),
         converted: Operand | None = None,
     ) -> None:
-        """Enter a node into the open recorders; see `LogicalGraph.add` and `wire_conversion`."""
+        """Enter a node, called by the nearest user; see `LogicalGraph.add` and `wire_conversion`."""
+        node = node._replace(place=users_place(2))
         for recorder in self.recorders:
             recorder.add(node, given, made)
             if converted is not None:

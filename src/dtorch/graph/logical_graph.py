@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
+from dtorch.graph.listing import line
 from dtorch.graph.recipe import Recipe
 from dtorch.graph.wiring import Wiring
 from dtorch.layout import Layout
@@ -40,6 +41,7 @@ class Node(NamedTuple):
         inputs, outputs: specs, None for absent operands and outputs that are no tensors.
         cause: for an implicit conversion, the operator that needed it.
         in_backward: whether autograd issued it.
+        place: where the user's program called it, as `confirm.users_place` notes it.
     """
 
     operator: Operator
@@ -47,6 +49,7 @@ class Node(NamedTuple):
     outputs: tuple[Spec | None, ...]
     cause: Operator | None = None
     in_backward: bool = False
+    place: Any = None
 
 
 def node_of(
@@ -283,6 +286,13 @@ class LogicalGraph:
             places = ", ".join(str(list(s.placements)) for s in node.outputs if s is not None)
             lines.append(f"{number:4d}  {node.operator.describe()}{mark}  {places}  {node.operator.price()}")
         return "\n".join(lines)
+
+    def listing(self) -> str:
+        """The same with placements of inputs too, and the user's line."""
+        return "\n".join(
+            line(number, node.operator, node.inputs, node.outputs, node.place)
+            for number, node in enumerate(self.nodes)
+        )
 
 
 def communication_of(node: Node) -> Communication | None:

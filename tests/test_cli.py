@@ -13,6 +13,8 @@ import torch
 from typer.testing import CliRunner, Result
 
 from dtorch.cli import app, main
+from dtorch.perf import calibrate
+from dtorch.perf.calibration import Calibration, Machine
 
 ROOT = Path(__file__).parent.parent
 
@@ -176,3 +178,35 @@ def test_it_is_a_command_and_a_module() -> None:
     assert done.returncode == 0, done.stderr
     for name in ("price", "devices", "ops"):
         assert name in done.stdout
+
+
+def test_lab_says_and_writes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = run("lab", "A", "F1", "F2", "--out", tmp_path / "lab")
+    assert result.exit_code == 0, result.output
+    assert "[F2] Where replaying stops paying" in result.stdout
+    assert "Replaying wins for kernels shorter than 2.499 us" in result.stdout
+    assert {path.name for path in (tmp_path / "lab").iterdir()} >= {"lab.json", "index.html", "1_traffic.png"}
+
+
+def test_lab_and_calibrate_refuse(tmp_path: Path) -> None:
+    assert "no experiment 'G': there are all, A, B" in refused("lab", "G", "--out", tmp_path)
+    assert "float32, bfloat16" in refused("calibrate", "--dtype", "int8", "--out", tmp_path / "x.json")
+
+
+def test_calibrate_saves_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Calibration(
+        machine=Machine("a processor", 1, "2.13.0", "2026-01-01"),
+        peaks={"float32": 1e11},
+        bandwidths=((2**20, 100e9), (2**25, 20e9)),
+        fixed_s=1e-6,
+        element_s=1e-10,
+        points={},
+        sent=((1000, 1e-6),),
+        cache_bytes=2**20,
+    )
+    monkeypatch.setattr(calibrate, "calibrate", lambda dtypes, seconds, tick: tick("products") or found)
+    result = run("calibrate", "--out", tmp_path / "machine.json")
+    assert result.exit_code == 0, result.output
+    assert "100 GFLOP/s" in result.stdout
+    assert Calibration.load(tmp_path / "machine.json") == found

@@ -1,21 +1,31 @@
-"""The command `dtorch`: prices of program files, tables of devices and of operators."""
+"""The command `dtorch`: prices of programs, this machine measured, the lab, devices, operators."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.text import Text
 
-from dtorch.errors import DtorchError
+from dtorch.errors import DtorchError, OptionError
+from dtorch.lab.run import chosen as chosen_experiments
+from dtorch.lab.run import run as run_lab
+from dtorch.lab.run import save as save_lab
+from dtorch.lab.settings import load_settings
+from dtorch.perf import calibrate as measuring
+from dtorch.perf.device import calibration_path
 from dtorch.perf.device import devices as known_devices
 from dtorch.report import catalogue
 from dtorch.report.extra import need
+from dtorch.report.machine import machine_table, save_machine_png
 from dtorch.report.program import parse_mesh, price_program
 from dtorch.report.report import Report
 
@@ -118,6 +128,67 @@ def ops(
 ) -> None:
     """List operator types, the torch operators they serve, and their rules."""
     output.print(catalogue.operators_table(word))
+
+
+@app.command()
+@friendly
+def calibrate(
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="float32 unless given; may be given several times.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to save, if not where prices look for it.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time behind each number; more of it is steadier.")] = 0.03,
+) -> None:
+    """Measure this machine, in under two minutes; prices for `this-machine` use what was found."""
+    dtypes = tuple(map(_dtype, dtype or ["float32"]))
+    with Progress(console=errors, transient=True) as progress:
+        task = progress.add_task("", total=measuring.steps(dtypes))
+
+        def tick(about: str) -> None:
+            progress.update(task, description=about, advance=1)
+
+        found = measuring.calibrate(dtypes, seconds, tick)
+    path = out or calibration_path()
+    found.save(path)
+    output.print(machine_table(found))
+    errors.print(Text(f"wrote {path}"), soft_wrap=True)
+    if importlib.util.find_spec("matplotlib") is not None:
+        picture = save_machine_png(found, path.with_suffix(".png"))
+        errors.print(Text(f"wrote {picture}"), soft_wrap=True)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise OptionError(f"--dtype {name}: no floating-point dtype of torch; float32, bfloat16, float16 are")
+    return found
+
+
+@app.command()
+@friendly
+def lab(
+    experiments: Annotated[
+        list[str] | None, typer.Argument(help="A B C D E F1 F2 F3 F4; all unless given.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for numbers, figures and the page.")] = Path("lab"),
+    settings: Annotated[Path | None, typer.Option(help="A TOML file with other sizes and times.")] = None,
+) -> None:
+    """Run the experiments on fusing and replaying on this machine, in under three minutes."""
+    chosen, wanted = load_settings(settings), experiments or ["all"]
+    order = chosen_experiments(wanted)
+    with Progress(console=errors, transient=True) as progress:
+        task = progress.add_task("", total=len(order))
+
+        def tick(about: str) -> None:
+            progress.update(task, description=about, advance=1)
+
+        results = run_lab(wanted, chosen, tick)
+    for letter in sorted(results):
+        output.print(Text(f"[{letter}] {results[letter].title}", "bold"))
+        for sentence in results[letter].conclusions:
+            output.print(Text(f"  {sentence}"))
+    for path in save_lab(results, chosen, out):
+        errors.print(Text(f"wrote {path}"), soft_wrap=True)
 
 
 def main() -> None:

@@ -72,6 +72,16 @@ def test_the_gradient_of_a_loss_reads_no_scores():
     assert backward.price().traffic_bytes == 4 + 6 * 8 + 4 + 6 * 5 * 4
 
 
+def test_the_gradient_of_a_pool_reads_no_picture():
+    x = place(torch.randn(1, 2, 4, 4).requires_grad_(), (1,), ["R"])
+    with Graph.default_graph().record() as graph:
+        F.max_pool2d(x, 2).sum().backward()
+    (forward, backward) = [op for op in graph.operators if op.type == "Pooling"]
+    # Values and places of 8 windows; an incoming gradient of one expanded number, places, the whole gradient.
+    assert forward.price().traffic_bytes == 32 * 4 + 8 * 4 + 8 * 8
+    assert backward.price().traffic_bytes == 4 + 8 * 8 + 32 * 4
+
+
 def test_an_optimizer_in_place_touches_parameter_gradient_and_states_once():
     p = place(torch.zeros(6, 5).requires_grad_(), (2,), ["S0"])
     p.grad = place(torch.ones(6, 5), (2,), ["S0"])

@@ -65,6 +65,24 @@ def test_uneven_parts_add_up() -> None:
     assert sum(local) == operator.price().sent_bytes
 
 
+def test_what_each_device_receives_by_kind() -> None:
+    x, w = place(torch.randn(6, 9), (3,), ["S1"]), place(torch.randn(9, 4), (3,), ["S0"])
+    with Graph.default_graph().record() as graph:
+        (x @ w).relu()
+        torch.softmax(x, dim=1)
+    statistics = 2 * (3 - 1) * 2 * 6 * ITEM // 3
+    reduced = 2 * Fraction(2, 3) * 6 * 4 * ITEM
+    assert graph.received() == {i: {"all_reduce": reduced, "statistics": statistics} for i in range(3)}
+
+
+def test_moving_to_another_mesh_is_received_there() -> None:
+    x = place(torch.randn(4, 3), (2,), ["S0"])
+    with Graph.default_graph().record() as graph:
+        x.redistribute(dtorch.DeviceMesh("cpu", [1, 2]), [dtorch.Replicate()])
+    # Device 1 holds the second half already.
+    assert {device: sum(kinds.values()) for device, kinds in graph.received().items()} == {0: 0, 1: 24, 2: 48}
+
+
 def test_statistics_are_shared_out() -> None:
     x = place(torch.randn(6, 9), (3,), ["S1"])
     with Graph.default_graph().record() as graph:

@@ -7,6 +7,7 @@ and whether the user asked for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -278,6 +279,19 @@ class LogicalGraph:
         from dtorch.graph import serialize
 
         return serialize.from_document(document.from_json(text))
+
+    def received(self) -> dict[int, dict[str, int]]:
+        """Bytes that each device receives: device id -> kind as of `communications()` -> bytes."""
+        found: dict[int, Counter[str]] = {}
+        for node in self.nodes:
+            sent, operator = communication_of(node), node.operator
+            if sent is None:
+                continue
+            # Of a move to another mesh the devices that receive come first, then those that send.
+            devices = (*operator.priced_mesh.device_ids, *operator.mesh.device_ids)
+            for device, count in zip(devices, operator.received_bytes()):
+                found.setdefault(device, Counter())[sent.kind] += count
+        return {device: dict(kinds) for device, kinds in found.items()}
 
     def __str__(self) -> str:
         lines = []

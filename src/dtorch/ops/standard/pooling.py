@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from dtorch.op.operator import Dims
+from dtorch.op.priced import touched
 from dtorch.op.signature import Row
 from dtorch.ops.standard.batched import Batched
 
@@ -65,6 +66,11 @@ class Pooling(Batched):
         "aten._adaptive_avg_pool2d_backward": _dims(_AVG_BACK, "grad_output"),
         "aten._adaptive_avg_pool3d_backward": _dims(_AVG_BACK, "grad_output", _3D),
     }
+
+    def traffic_bytes(self) -> int:
+        """A backward does not read x."""
+        unread = self.slot("self") if "backward" in self.name else None
+        return self.operand_bytes() - (0 if unread is None else touched(self.inputs[unread]))
 
     def pending_rows(self) -> Sequence[Row]:
         """A backward reads of x its shape alone."""

@@ -231,3 +231,14 @@ def test_a_failing_program_leaves_nothing_behind() -> None:
     with pytest.raises(ZeroDivisionError), dtorch.dry_run(mesh_of()):
         raise ZeroDivisionError
     assert type(torch.zeros(3)) is torch.Tensor
+
+
+def test_factories_are_calls() -> None:
+    with dtorch.dry_run(mesh_of()) as run:
+        torch.zeros(4, 4), torch.arange(3), torch.randn(2, 2), torch.empty(5, dtype=torch.bfloat16)
+    assert [(n.operator.describe(), n.operator.price().traffic_bytes) for n in run] == [
+        ("Create(-> [4, 4], float32)", 64),
+        ("Create(-> [3], int64)", 24),
+        ("Create(-> [2, 2], float32)", 16),
+        ("Create(-> [5], bfloat16)", 0),
+    ]

@@ -137,7 +137,7 @@ def test_memory_is_freed_when_the_program_lets_go() -> None:
         run.finish()
         del w
     memory = memory_of(run)
-    assert [sum(step.values()) for step in memory.steps] == [8000, 8000, 8000]
+    assert [sum(step.values()) for step in memory.steps] == [4000, 8000, 8000, 8000]
     assert memory.peak == 8000
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -24,17 +25,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from dtorch.dispatch import dispatch
+from dtorch.dispatch import dispatch, name_of
 from dtorch.errors import MeshError
 from dtorch.graph.graph import Graph
+from dtorch.graph.logical_graph import Node
 from dtorch.mesh import DeviceMesh
 from dtorch.op.call import flatten
 from dtorch.op.operand import keeps_value
 from dtorch.op.schema import has_tag, schema_of
+from dtorch.ops.standard.create import Made, MadeParam
 from dtorch.perf.recording import Recording
 from dtorch.redistribute.local_work import LocalWork
+from dtorch.spec import Spec
 from dtorch.tensor import Tensor, distribute
 
+_backward = torch._C._current_graph_task_id
 _NUMBER = torch.ops.aten.lift_fresh.default
 
 
@@ -161,7 +166,19 @@ class _DryRunMode(TorchDispatchMode):
             drawn = has_tag(func, torch.Tag.nondeterministic_seeded)
             kept = keeps_value(self.mesh, shape.dtype, shape.numel()) and not drawn
             made = func(*args, **{**kwargs, "device": torch.device("cpu")}) if kept else shape
-            return distribute(made, self.mesh, None, self.graph)
+            tensor = distribute(made, self.mesh, None, self.graph)
+        operand = tensor._operand
+        node = Node(_factory(name_of(func), operand.spec), (), (operand.spec,), None, _backward() != -1)
+        self.graph.note(node, (), (operand,))
+        return tensor
+
+
+@lru_cache(maxsize=4096)
+def _factory(name: str, spec: Spec) -> Made:
+    """The operator of a factory call; all calls that make the same share it."""
+    operator = Made(MadeParam(name, spec), ())
+    operator.infer()
+    return operator
 
 
 def _gives_tensors(func: Any) -> bool:

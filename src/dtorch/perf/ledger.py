@@ -15,6 +15,7 @@ from dtorch.graph.logical_graph import Communication, Node, communication_of
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.param import TorchCall
+from dtorch.ops.standard.create import MadeParam
 from dtorch.perf.recording import Recording, line
 from dtorch.spec import Spec
 
@@ -127,7 +128,7 @@ def facts_of(operator: Operator) -> OperatorFacts:
     outputs = [y.spec for y in operator.outputs if y is not None]
     return OperatorFacts(
         kind=operator.kind_name(),
-        torch_op=operator.param.op if isinstance(operator.param, TorchCall) else "",
+        torch_op=operator.param.op if isinstance(operator.param, (TorchCall, MadeParam)) else "",
         describe=operator.describe(),
         inputs=_tensors(inputs),
         outputs=_tensors(outputs),

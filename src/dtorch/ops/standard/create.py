@@ -20,8 +20,11 @@ from typing import Any
 import torch
 
 from dtorch.layout import Layout
-from dtorch.op.operator import Local
-from dtorch.op.param import Slot
+from dtorch.mesh import DeviceMesh
+from dtorch.op.call import OutputMeta
+from dtorch.op.operand import Operand
+from dtorch.op.operator import Local, Operator
+from dtorch.op.param import OpParam, Slot
 from dtorch.ops.standard.view import LayoutOperator
 
 
@@ -112,3 +115,37 @@ class Fill(LayoutOperator):
     def traffic_bytes(self) -> int:
         """What is written."""
         return 0 if self.inputs[0] is None else self.inputs[0].nbytes
+
+
+class MadeParam(OpParam, frozen=True):
+    """A factory of torch that takes no tensors, by its overload, and the spec of what it makes."""
+
+    op: str
+    spec: Any
+
+
+class Made(Operator):
+    """zeros, arange, randn ... from nothing; recorded where devices are described."""
+
+    type = "Create"
+
+    param: MadeParam
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """Where the tensor is made."""
+        return self.param.spec.mesh
+
+    def parameters(self) -> dict[str, Any]:
+        """The dtype."""
+        return {"": self.param.spec.dtype}
+
+    def infer_output(self) -> None:
+        """What the parameters say."""
+        spec = self.param.spec
+        self.output_metas = (OutputMeta(spec.shape, spec.stride, spec.dtype),)
+        self.outputs = (Operand(spec),)
+
+    def traffic_bytes(self) -> int:
+        """What is written."""
+        return 0 if "empty" in self.param.op else super().traffic_bytes()

@@ -19,6 +19,12 @@ CASES = {
     "a squeeze": (lambda x, i: x.squeeze(), 0),
     "rows by index": (lambda x, i: x[i], 3 * 8 + 2 * 3 * ROW),
     "rows by index_select": (lambda x, i: x.index_select(0, i), 3 * 8 + 2 * 3 * ROW),
+    "rows in bags": (
+        lambda x, i: F.embedding_bag(i, x, torch.tensor([0, 2]), include_last_offset=False),
+        # indices, offsets, 3 rows; sums of 2 bags, and what torch keeps for the backward
+        3 * 8 + 2 * 8 + 3 * ROW + 2 * ROW + 7 * 8,
+    ),
+    "a trace": (lambda x, i: x[:8].trace(), 8 * 4 + 4),
     "rows by mask": (lambda x, i: x[torch.arange(100) < 3], 100 + 2 * 3 * ROW),
     "places of what is not 0": (lambda x, i: (x > 9e9).nonzero(), 100 * 8 + 0),
     "rows of a table": (lambda x, i: F.embedding(i, x), 3 * 8 + 2 * 3 * ROW),

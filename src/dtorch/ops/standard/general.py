@@ -21,9 +21,9 @@ from dtorch.op.cost import OperatorCost
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.param import Slot, TorchCall
-from dtorch.op.priced import metas_of
+from dtorch.op.priced import metas_of, touched
 from dtorch.ops.standard.general_counts import COUNTS
-from dtorch.ops.standard.general_free import FREE, MEMORY_BOUND
+from dtorch.ops.standard.general_free import FREE, MEMORY_BOUND, PICKED
 
 
 class General(Operator):
@@ -54,12 +54,15 @@ class General(Operator):
         return None if flops is None else self.real_operations() * flops
 
     def traffic_bytes(self) -> int:
-        """Nothing for what is free and for views; else every operand."""
+        """Nothing for what is free and for views; else every operand, of the first what is picked of it."""
         if self.own is not None:
             return self.own.traffic_bytes()
         if not isinstance(self.param, TorchCall) or self.name in FREE or self.schema.view_of is not None:
             return 0
-        return self.operand_bytes()
+        read, first = PICKED.get(self.name), self.inputs[0] if self.inputs else None
+        if read is None or first is None:
+            return self.operand_bytes()
+        return self.operand_bytes() - touched(first) + read(self) * first.spec.itemsize
 
     @cached_property
     def own(self) -> Operator | None:

@@ -5,6 +5,13 @@ Both are lists of names, not a rule: an operator that torch adds is unknown unti
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dtorch.ops.standard.general import General
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(f"aten.{name}" for name in text.split())
@@ -71,3 +78,19 @@ MEMORY_BOUND = _names("""
     unsqueeze_copy values_copy view_as_complex_copy view_as_real_copy view_copy
 """)
 """They look at, copy or combine elements a few times each: bytes are what they cost."""
+
+
+def _rows(call: General) -> int:
+    return prod(call.shape_of("indices")) * prod(call.shapes[0][1:])  # type: ignore[index]
+
+
+def _result(call: General) -> int:
+    return prod(call.result())
+
+
+PICKED: dict[str, Callable[[General], int]] = {
+    **dict.fromkeys(_names("_embedding_bag _embedding_bag_forward_only embedding_renorm"), _rows),
+    **dict.fromkeys(_names("diagonal_copy narrow_copy select_copy slice_copy unfold_copy"), _result),
+    "aten.trace": lambda call: min(call.shapes[0] or (0,)),
+}
+"""Operators that read a part of their first tensor: how many elements."""

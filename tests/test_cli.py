@@ -191,6 +191,8 @@ def test_lab_says_and_writes(tmp_path: Path) -> None:
 
 def test_lab_and_calibrate_refuse(tmp_path: Path) -> None:
     assert "no experiment 'G': there are all, A, B" in refused("lab", "G", "--out", tmp_path)
+    if not torch.cuda.is_available():
+        assert "no CUDA device" in refused("calibrate", "--gpu", "--out", tmp_path / "x.json")
     assert "float32, bfloat16" in refused("calibrate", "--dtype", "int8", "--out", tmp_path / "x.json")
 
 
@@ -205,7 +207,9 @@ def test_calibrate_saves_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         sent=((1000, 1e-6),),
         cache_bytes=2**20,
     )
-    monkeypatch.setattr(calibrate, "calibrate", lambda dtypes, seconds, tick: tick("products") or found)
+    monkeypatch.setattr(
+        calibrate, "calibrate", lambda dtypes, seconds, tick, device: tick("products") or found
+    )
     result = run("calibrate", "--out", tmp_path / "machine.json")
     assert result.exit_code == 0, result.output
     assert "100 GFLOP/s" in result.stdout

@@ -21,7 +21,7 @@ from dtorch.lab.run import run as run_lab
 from dtorch.lab.run import save as save_lab
 from dtorch.lab.settings import load_settings
 from dtorch.perf import calibrate as measuring
-from dtorch.perf.device import calibration_path
+from dtorch.perf.device import THIS_MACHINE, calibration_path
 from dtorch.perf.device import devices as known_devices
 from dtorch.report import catalogue
 from dtorch.report.extra import need
@@ -136,19 +136,21 @@ def calibrate(
     dtype: Annotated[
         list[str] | None, typer.Option(help="float32 unless given; may be given several times.")
     ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Measure the first CUDA device: `this-gpu`.")] = False,
     out: Annotated[Path | None, typer.Option(help="Where to save, if not where prices look for it.")] = None,
     seconds: Annotated[float, typer.Option(help="Time behind each number; more of it is steadier.")] = 0.03,
 ) -> None:
     """Measure this machine, in under two minutes; prices for `this-machine` use what was found."""
-    dtypes = tuple(map(_dtype, dtype or ["float32"]))
+    dtypes, device = tuple(map(_dtype, dtype or ["float32"])), "cuda" if gpu else "cpu"
+    measuring.check_device(device)  # what would fail after the bar has begun
     with Progress(console=errors, transient=True) as progress:
         task = progress.add_task("", total=measuring.steps(dtypes))
 
         def tick(about: str) -> None:
             progress.update(task, description=about, advance=1)
 
-        found = measuring.calibrate(dtypes, seconds, tick)
-    path = out or calibration_path()
+        found = measuring.calibrate(dtypes, seconds, tick, device)
+    path = out or calibration_path("this-gpu" if gpu else THIS_MACHINE)
     found.save(path)
     output.print(machine_table(found))
     errors.print(Text(f"wrote {path}"), soft_wrap=True)

@@ -33,7 +33,7 @@ MEASURED = Calibration(
 @pytest.fixture
 def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    MEASURED.save(tmp_path / "dtorch" / "calibration.json")
+    MEASURED.save(tmp_path / "dtorch" / "this-machine.json")
 
 
 @pytest.mark.usefixtures("calibrated")

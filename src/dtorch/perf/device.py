@@ -187,35 +187,30 @@ def config_folder() -> Path:
 
 
 THIS_MACHINE = "this-machine"
-"""The name of the machine this runs on, once it is calibrated."""
+"""The name of this machine's processor, once it is calibrated."""
+CALIBRATED = {THIS_MACHINE: "cpu", "this-gpu": "cuda"}
+"""Devices that are measured, not described: their names, and torch's for them."""
 
 
-def calibration_path() -> Path:
-    """Where `dtorch calibrate` saves, and prices look."""
-    return config_folder() / "calibration.json"
+def calibration_path(name: str = THIS_MACHINE) -> Path:
+    """Where `dtorch calibrate` saves a measured device, and prices look."""
+    return config_folder() / f"{name}.json"
 
 
-def _this_machine() -> dict[str, Device]:
-    """This machine as it was measured, if it was."""
-    path = calibration_path()
-    if not path.is_file():
-        return {}
-    measured = Calibration.load(path)
+def _measured(name: str) -> Device:
+    found = Calibration.load(calibration_path(name))
     names = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-    peaks = {names[dtype]: peak for dtype, peak in measured.peaks.items() if dtype in names}
-    memory = measured.off_chip
-    return {
-        THIS_MACHINE: Device(
-            THIS_MACHINE,
-            **{name: peaks.get(name) for name in ("fp32", "tf32", "bf16", "fp16", "fp8")},
-            bandwidth=memory,
-            capacity=float(measured.machine.memory_bytes),
-            link=Link("memory", memory, "copies between virtual devices", measured.machine.date),
-            l2=float(measured.cache_bytes) or None,
-            source=f"measured: {measured.machine.processor}, {measured.machine.threads} threads",
-            date=measured.machine.date,
-        )
-    }
+    peaks = {names[dtype]: peak for dtype, peak in found.peaks.items() if dtype in names}
+    return Device(
+        name,
+        **{kind: peaks.get(kind) for kind in ("fp32", "tf32", "bf16", "fp16", "fp8")},
+        bandwidth=found.off_chip,
+        capacity=float(found.machine.memory_bytes),
+        link=Link("memory", found.off_chip, "copies between virtual devices", found.machine.date),
+        l2=float(found.cache_bytes) or None,
+        source=f"measured: {found.machine.processor}, {found.machine.threads} threads",
+        date=found.machine.date,
+    )
 
 
 def devices(path: str | os.PathLike[str] | None = None) -> dict[str, Device]:
@@ -229,7 +224,8 @@ def devices(path: str | os.PathLike[str] | None = None) -> dict[str, Device]:
         DeviceError: the file says something that is no device.
     """
     own = config_folder() / "devices.toml" if path is None else Path(path)
-    known = {**_DEVICES, **_this_machine()}
+    measured = {name: _measured(name) for name in CALIBRATED if calibration_path(name).is_file()}
+    known = {**_DEVICES, **measured}
     return known if path is None and not own.is_file() else {**known, **read_devices(own)}
 
 

@@ -97,9 +97,13 @@ def attentions(dtype: torch.dtype) -> Iterator[Probe]:
     for heads, queries, keys, width in ATTENTIONS:
         q = torch.randn(1, heads, queries, width).to(dtype)
         k, v = torch.randn(2, 1, heads, keys, width).to(dtype)
-        out, logsumexp = forward(q, k, v)
         shapes, flops = (tuple(q.shape), tuple(k.shape)), 4 * heads * queries * keys * width
         name = "aten._scaled_dot_product_flash_attention_for_cpu"
+        whole = partial(torch.nn.functional.scaled_dot_product_attention, q, k, v)
+        yield _contraction("aten.scaled_dot_product_attention", dtype, whole, shapes, flops)
+        if q.device.type != "cpu":
+            continue
+        out, logsumexp = forward(q, k, v)
         yield _contraction(name, dtype, partial(forward, q, k, v), shapes, flops)
         yield _contraction(
             f"{name}_backward",
@@ -108,8 +112,6 @@ def attentions(dtype: torch.dtype) -> Iterator[Probe]:
             (tuple(out.shape), *shapes),
             2 * flops,
         )
-        whole = partial(torch.nn.functional.scaled_dot_product_attention, q, k, v)
-        yield _contraction("aten.scaled_dot_product_attention", dtype, whole, shapes, flops)
 
 
 def _contraction(

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from dtorch.errors import DeviceError
 from dtorch.mesh import DeviceMesh
 from dtorch.perf.calibration import Calibration, describe
-from dtorch.perf.device import THIS_MACHINE, Device, Link, calibration_path
+from dtorch.perf.device import CALIBRATED, Device, Link, calibration_path
 from dtorch.perf.ledger import Entry
 
 MATMUL_FRACTION = 0.8
@@ -82,11 +82,11 @@ def roof_of(device: Device, source: str) -> Roof:
     """
     if check_source(source) == "theoretical":
         return Roof(device, source)
-    if device.name == THIS_MACHINE:
-        return Roof(device, "calibrated", calibration=Calibration.load(calibration_path()))
+    if device.name in CALIBRATED:
+        return Roof(device, "calibrated", calibration=Calibration.load(calibration_path(device.name)))
     if source == "calibrated":
         raise DeviceError(
-            f"only {THIS_MACHINE} can be calibrated, by `dtorch calibrate`; {device.name} is not here"
+            f"calibrated, by `dtorch calibrate`, are {', '.join(CALIBRATED)}; {device.name} is described"
         )
     known = device.achievable_matmul and device.bf16
     fraction = device.achievable_matmul / device.bf16 if known else MATMUL_FRACTION  # type: ignore[operator]

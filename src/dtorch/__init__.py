@@ -46,6 +46,7 @@ Graph.runner_factory = LocalRunner
 # Graphs are handed their runner before anything below could make one.
 from dtorch import creation_mode as _creation_mode  # noqa: E402, F401
 from dtorch import dispatch_value as _dispatch_value  # noqa: E402, F401
+from dtorch import dispatch_view as _dispatch_view  # noqa: E402, F401
 from dtorch import dispatch_write as _dispatch_write  # noqa: E402, F401
 from dtorch import foreach as _foreach  # noqa: E402, F401
 from dtorch import tensor_replay as _tensor_replay  # noqa: E402, F401

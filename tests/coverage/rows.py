@@ -53,7 +53,9 @@ def could_stay_cut(
         ]
         if not right:
             return False
-        cut |= any(layout.cut_axes for layout in right)
+        # Nothing is nowhere wrong.
+        tells = isinstance(full, torch.Tensor) and full.numel() > 1
+        cut |= tells and any(layout.cut_axes for layout in right)
     return cut
 
 

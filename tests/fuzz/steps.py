@@ -288,7 +288,7 @@ def written(w: Writer) -> str:
          "{x}.masked_fill_({y} > 0.4142, {a})", "{x}.transpose(0, {i}).add_({a})", "{x}.clamp_(-0.717, 1.1)",
          "{x}[torch.tensor({r})] = {a}", "{x}.index_add_(0, torch.tensor({r}), {x}[:2].clone())",
          "{x}.cumsum_({i})",
-         "{x}.view(-1)[::2].sub_({a})", "{x}.select({i}, 0).copy_({y}.select({i}, 0))",
+         "{x}.view(-1)[::2].sub_({a})", "{x}.select({i}, 0).copy_({y}.select({i}, 0) * 1)",
           "{x}.diagonal().fill_({a})", "{x}[{x} > 0.5772] = {a}", "{x}.lerp_({y}, 0.25)",
          "torch.add({x}, {y}, out={x})", "{x}.index_fill_({i}, torch.tensor([0]), {a})")
     ).format(x=x, y=y, a=w.number(), p=where, i=i, r=rows)  # fmt: skip

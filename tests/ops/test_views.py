@@ -230,3 +230,30 @@ def test_complex_views(where):
     torch.testing.assert_close((x.conj() * x).real.to_torch(), (plain.conj() * plain).real)
     real[:, 1].zero_()
     assert torch.equal(x.to_torch()[:, 1], torch.zeros(6, dtype=torch.complex64))
+
+
+COPIES = {
+    "transpose": (lambda x: torch.transpose_copy(x, 0, 2), lambda x: x.transpose(0, 2)),
+    "permute": (lambda x: torch.permute_copy(x, (1, 0, 2)), lambda x: x.permute(1, 0, 2)),
+    "unsqueeze": (lambda x: torch.unsqueeze_copy(x, 1), lambda x: x.unsqueeze(1)),
+    "narrow": (lambda x: torch.narrow_copy(x, 1, 1, 3), lambda x: x.narrow(1, 1, 3)),
+    "expand": (lambda x: torch.expand_copy(x[:, :1], (6, 5, 4)), lambda x: x[:, :1].expand(6, 5, 4)),
+    "split": (lambda x: torch.split_with_sizes_copy(x, [2, 3], 1)[1], lambda x: x.split([2, 3], 1)[1]),
+    "unbind": (lambda x: torch.unbind_copy(x, 1)[2], lambda x: x.unbind(1)[2]),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("where", ["S0", "R"])
+def test_copies_of_views_lie_as_the_views_do(name, where):
+    call, view = COPIES[name]
+    x = place(A.detach(), (4,), [where])
+    with Graph.default_graph().record() as graph:
+        found = call(x)
+    assert graph.communications() == []
+    wanted = call(A.detach())
+    assert found.placements == view(x).placements
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found.to_torch(), wanted)
+    found.zero_()
+    torch.testing.assert_close(x.to_torch(), A.detach())

@@ -5,6 +5,7 @@ axes that cut no operand. So the price of one device of each kind adds up to the
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtorch import DeviceMesh, Graph, OperatorCost
-from dtorch.layout import representative_positions
+from dtorch.layout import Layout, representative_positions
 from dtorch.op.operator import Operator
 from dtorch.op.priced import touched
 from tests.dist import flat, place, ways
@@ -99,6 +100,11 @@ def test_devices_together_do_the_whole(name: str, backward: bool) -> None:
     check()
 
 
+def replication(layout: Layout) -> int:
+    """How many devices hold the same part of a tensor."""
+    return prod(n for axis, n in enumerate(layout.mesh_shape) if axis not in layout.cut_axes)
+
+
 def check_operator(operator: Operator) -> None:
     whole, mesh = operator.price(), operator.priced_mesh
     local = {coord: operator.local_price(coord) for coord in mesh.coords}
@@ -109,6 +115,12 @@ def check_operator(operator: Operator) -> None:
         assert done >= (whole.flops or 0)
     else:
         assert done == (whole.flops or 0), operator.describe()
+    if whole.bandwidth_bytes is not None and mesh is operator.mesh:
+        # Every operand once for each axis that does not cut it.
+        held = [o for o in (*operator.inputs, *operator.results) if o is not None]
+        copies = sum(o.nbytes * replication(o.layout) for o in held)
+        assert sum(cost.bandwidth_bytes or 0 for cost in local.values()) == copies, operator.describe()
+        assert whole.bandwidth_bytes == sum(o.nbytes for o in held)
     assert sum(cost.sent_bytes for cost in local.values()) == whole.sent_bytes
     largest = operator.price_max()
     for channel in ("flops", "bandwidth_bytes", "traffic_bytes", "sent_bytes"):

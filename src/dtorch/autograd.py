@@ -13,6 +13,7 @@ import torch
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from dtorch.graph.conversion import convert
 from dtorch.op.operand import Operand
 from dtorch.spec import Spec
 
@@ -111,4 +112,4 @@ def _converted(grad: Any, like: Spec, graph: Graph) -> Operand:
     if grad._graph is not graph:
         grad._graph.parts(operand)
     with graph.lock, torch._C.DisableTorchFunction(), torch.no_grad():
-        return graph.constructor.convert(operand, like.layout, like.mesh, keep=False)
+        return convert(graph.constructor, operand, like.layout, like.mesh, keep=False)

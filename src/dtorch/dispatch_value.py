@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from dtorch.dispatch import handles, run
+from dtorch.dispatch import run
+from dtorch.dispatch_door import handles
+from dtorch.graph.conversion import convert
 from dtorch.layout import Layout
 from dtorch.tensor import Tensor, wrap
 from dtorch.tensor_state import read
@@ -79,7 +81,7 @@ def _brought(source: Tensor, target: Tensor) -> Tensor:
         layout = Layout.replicate(mesh.shape, have.shape)
     graph.parts(source._operand)
     with graph.lock:
-        moved = graph.constructor.convert(source._operand, layout, mesh, keep=False, implicit=False)
+        moved = convert(graph.constructor, source._operand, layout, mesh, keep=False, implicit=False)
     return wrap(moved, graph)
 
 

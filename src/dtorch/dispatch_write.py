@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from dtorch.dispatch import handles, handles_kind, name_of, run
+from dtorch.dispatch import run
+from dtorch.dispatch_door import handles, handles_kind, name_of
 from dtorch.errors import UnsupportedError
 from dtorch.graph.overlap import refuse_overlap
 from dtorch.op.call import flatten
@@ -15,16 +16,6 @@ from dtorch.op.schema import functional_of_in_place, functional_of_out, has_tag,
 from dtorch.tensor import Tensor, wrap
 
 aten = torch.ops.aten
-
-_MAY_WRITE_PLAIN = (
-    "copy_",
-    "index_copy_",
-    "index_put_",
-    "scatter_",
-    "index_fill_",
-    "masked_scatter_",
-    "put_",
-)
 
 
 @handles_kind(lambda func: schema_of(func).outs)
@@ -136,26 +127,6 @@ def _in_place_view(func: Any, args: tuple, kwargs: dict) -> Any:
     return target
 
 
-@handles_kind(lambda func: schema_of(func).written and func._opname not in _MAY_WRITE_PLAIN)
-def _run_in_place(func: Any, args: tuple, kwargs: dict) -> Any:
-    _check_plain_writes(func, args, kwargs)
-    return run(func, args, kwargs)
-
-
-def _check_plain_writes(func: Any, args: tuple, kwargs: dict) -> None:
-    """Refuse arithmetic whose result would be a plain tensor; what is written aside is carried back."""
-    facts = schema_of(func)
-    bound = facts.bind(args, kwargs)
-    for name in facts.returned:
-        value = None if name is None else bound.get(name)
-        if isinstance(value, torch.Tensor) and not isinstance(value, Tensor):
-            raise UnsupportedError(
-                f"{name_of(func)} would write a distributed result into a plain tensor (argument {name}); "
-                "make it distributed first, dtorch.Tensor(plain, device_mesh=..., placements=...), "
-                "or use the out-of-place form"
-            )
-
-
 @handles(aten.as_strided.default)
 def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
     """A view of the root's storage, whatever part of it the given tensor is."""
@@ -170,5 +141,6 @@ def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
     buffer = operand.buffer
     if not isinstance(operand.parts, NoValue):
         x._graph.parts(operand)
-    root = wrap(Operand(buffer.root_spec, buffer.root_parts, buffer), x._graph)
+    assert buffer.root_parts is not None
+    root = wrap(Operand(buffer.root_spec, None, buffer).give(buffer.root_parts), x._graph)
     return run(func, (root, size, stride, where), {})

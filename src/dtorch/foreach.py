@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dtorch.dispatch import dispatch, handles, run
+from dtorch.dispatch import dispatch, run
+from dtorch.dispatch_door import handles
 from dtorch.errors import UnsupportedError
 from dtorch.op.param import overload
 from dtorch.op.schema import schema_of

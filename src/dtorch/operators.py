@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from dtorch.dispatch import home, operands_at
+from dtorch.dispatch_mixed import home, operands_at
 from dtorch.op.call import OutputMeta
 from dtorch.op.cost import OperatorCost
 from dtorch.op.dims import Rule, concretize

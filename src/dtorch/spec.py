@@ -6,15 +6,15 @@ import threading
 from collections.abc import Sequence
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
+
+import torch
 
 from dtorch.errors import MeshMismatchError, ShapeError
 from dtorch.layout import Layout
 
 if TYPE_CHECKING:
-    import torch
-
     from dtorch.mesh import DeviceMesh
     from dtorch.placement import Placement
 
@@ -43,6 +43,8 @@ class Spec:
         ShapeError: shape, stride and layout disagree.
         MeshMismatchError: the layout is for a mesh of another shape.
     """
+
+    tensor_class: ClassVar[type] = torch.Tensor  # of the tensors that users hold
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -73,6 +75,16 @@ class Spec:
     def device(self) -> torch.device:
         """The device that torch shows for the tensor: that of the mesh's first position."""
         return self.mesh.torch_device(0)
+
+    @cached_property
+    def symbol(self) -> tuple[Any, ...]:
+        """What torch makes a tensor of: class, shape, stride, offset, memory format, dtype, layout, device.
+
+        None where torch's own choice is the same, since looking through an argument costs.
+        """
+        packed = [prod(self.shape[i + 1 :]) for i in range(self.ndim)]
+        stride = None if self.numel and list(self.stride) == packed else self.stride
+        return self.tensor_class, self.shape, stride, None, None, self.dtype, torch.strided, self.device
 
     def local_shape(self, coord: tuple[int, ...]) -> tuple[int, ...]:
         """Sizes of the part of the device at `coord`."""

@@ -27,6 +27,9 @@ from dtorch.tensor_layout import PlacementList, Placements, compact_stride, is_p
 __all__ = ["PlacementList", "Placements", "Tensor", "distribute", "layout_of", "leaf", "wrap"]
 
 
+_view = torch.Tensor.view
+
+
 class Tensor(torch.Tensor):
     """A distributed tensor.
 
@@ -45,6 +48,8 @@ class Tensor(torch.Tensor):
         PlacementError: placements that do not fit the mesh or the tensor.
         DeviceError: the mesh names a device that this machine lacks.
     """
+
+    __slots__ = ("_graph", "_operand")
 
     _operand: Operand
     _graph: Graph
@@ -290,11 +295,11 @@ class Tensor(torch.Tensor):
             PlacementError: parts that differ from device to device cannot be read as Replicate.
             ShapeError: the parts do not fit the placements.
         """
-        if len(args) == 1 and is_placements(args[0]):
+        if len(args) == 1 and type(args[0]) is not int and is_placements(args[0]):
             from dtorch.tensor_move import reread
 
             return reread(self, args[0])
-        return super().view(*args, **kwargs)
+        return _view(self, *args, **kwargs)
 
     def copy_(self, src: Any, non_blocking: bool = False) -> Tensor:
         """As torch, from any tensor: plain, under other placements, on another mesh."""
@@ -367,6 +372,7 @@ def leaf(parts: Parts, spec: Spec, graph: Graph, requires_grad: bool = False) ->
     return tensor
 
 
+Spec.tensor_class = Tensor
 default_collate_fn_map[Tensor] = tensor_memory.collate
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
@@ -375,19 +381,12 @@ _forbid_data_pointer = torch._C._set_throw_on_mutable_data_ptr
 
 def wrap(operand: Operand, graph: Graph, requires_grad: bool = False) -> Tensor:
     """The tensor that stands for an operand."""
-    spec = operand.spec
-    tensor = _make_wrapper(
-        Tensor,
-        spec.shape,
-        spec.stride,
-        operand.offset,
-        None,
-        spec.dtype,
-        torch.strided,
-        spec.device,
-        False,
-        requires_grad,
-    )
+    symbol = operand.spec.symbol
+    if operand.offset or requires_grad:
+        rest: Any = (operand.spec.stride, operand.offset, *symbol[4:], False, requires_grad)
+        tensor = _make_wrapper(*symbol[:2], *rest)
+    else:
+        tensor = _make_wrapper(*symbol)
     _forbid_data_pointer(tensor)  # a capsule of to_dlpack would hold a null pointer
     tensor._operand = operand
     tensor._graph = graph

@@ -16,6 +16,7 @@ from dtorch.errors import (
     UnsupportedError,
 )
 from dtorch.graph import aliasing
+from dtorch.graph.conversion import convert
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import Operand
@@ -52,7 +53,7 @@ def _converted(x: Tensor, mesh: DeviceMesh, target: Layout) -> Tensor:
             return wrap(operand, graph)
         if operand.shared is not None and operand.shared.upstream is not None:
             aliasing.refresh(graph.constructor, operand)  # a copied view, brought up to date
-        return wrap(graph.constructor.convert(operand, target, mesh, keep=False, implicit=False), graph)
+        return wrap(convert(graph.constructor, operand, target, mesh, keep=False, implicit=False), graph)
 
 
 class _Redistribute(torch.autograd.Function):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dtorch.errors import MeshMismatchError, ShapeError
+from dtorch.graph.conversion import convert
 from dtorch.graph.graph import Graph
 from dtorch.graph.logical_graph import LogicalGraph
 from dtorch.graph.replay import replay
@@ -49,7 +50,7 @@ def _input(graph: Graph, number: int, tensor: torch.Tensor, spec: Spec) -> Opera
     if operand.layout is spec.layout:
         return operand
     with graph.lock:
-        return graph.constructor.convert(operand, spec.layout, keep=False, implicit=False)
+        return convert(graph.constructor, operand, spec.layout, keep=False, implicit=False)
 
 
 LogicalGraph.replayer = staticmethod(run)

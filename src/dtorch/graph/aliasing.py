@@ -10,6 +10,7 @@ import torch
 from dtorch import redistribute
 from dtorch.errors import OperatorError
 from dtorch.graph.confirm import users_line
+from dtorch.graph.conversion import convert
 from dtorch.graph.recipe import Recipe
 from dtorch.layout import Layout
 from dtorch.op.call import flatten
@@ -107,7 +108,7 @@ def written(
 def overwrite(constructor: GraphConstructor, operand: Operand, value: Operand) -> None:
     """Write a value, under whatever layout, into an operand and all its aliases."""
     assert operand.parts is not None
-    moved = constructor.convert(value, operand.layout, keep=False)
+    moved = convert(constructor, value, operand.layout, keep=False)
     if isinstance(moved.parts, NoValue):
         lose(operand)
     else:
@@ -178,7 +179,7 @@ def _reduce_in_place(constructor: GraphConstructor, operand: Operand) -> None:
     parts = _stored(buffer)
     owner = _owners(root, root.layout.partial)
     if isinstance(parts, NoValue):
-        constructor.convert(Operand(root, parts), whole, keep=False)
+        convert(constructor, Operand(root, parts), whole, keep=False)
     else:
         moved = redistribute.execute(parts, root.layout, whole, root.mesh, root.mesh)
         for position, part in enumerate(parts):
@@ -225,7 +226,7 @@ def _whole(constructor: GraphConstructor, operand: Operand) -> torch.Tensor | No
     """
     spec = operand.spec
     whole = Layout.replicate(spec.mesh.shape, spec.shape)
-    converted = constructor.convert(operand, whole, keep=False)
+    converted = convert(constructor, operand, whole, keep=False)
     if isinstance(converted.parts, NoValue):
         return None
     value = constructor.parts(converted)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 from dtorch.errors import DtorchError, ShapeError, UnsupportedError
@@ -221,7 +222,9 @@ def _add_targets(recipe: Recipe, given: Sequence[Layout | None], in_backward: bo
         return
     targets = recipe.operator.output_targets(given, in_backward)
     recipe.outputs = tuple(
-        plan._replace(target=target) if target is not None and plan.source == "fresh" else plan
+        msgspec.structs.replace(plan, target=target)
+        if target is not None and plan.source == "fresh"
+        else plan
         for plan, target in zip(recipe.outputs, targets, strict=True)
     )
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from dtorch import redistribute
 from dtorch.errors import DtorchError, OperatorError, PlacementError
 from dtorch.graph.recipe import Recipe
@@ -14,7 +16,16 @@ from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.spec import Spec
 
-_OURS = ("dtorch", "torch")
+
+class _Inside(dict[Any, bool]):
+    """Whether a module is part of dtorch or torch, by its name; asked for every call, so remembered."""
+
+    def __missing__(self, name: Any) -> bool:
+        found = self[name] = str(name).partition(".")[0] in ("dtorch", "torch")
+        return found
+
+
+_INSIDE = _Inside()
 
 
 def users_line() -> str:
@@ -30,7 +41,7 @@ def users_place(depth: int = 1) -> Any:
     """
     frame: Any = sys._getframe(depth)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _OURS:
+        if not _INSIDE[frame.f_globals.get("__name__")]:
             return frame.f_code, frame.f_lasti
         frame = frame.f_back
     return None
@@ -122,8 +133,8 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
                 )
         if not spec.layout.cut_axes and plan.source == "fresh":
             meta = meta_of(parts[0])
-            plans[number] = plan._replace(
-                spec=Spec(meta.shape, meta.stride, meta.dtype, spec.layout, spec.mesh)
+            plans[number] = msgspec.structs.replace(
+                plan, spec=Spec(meta.shape, meta.stride, meta.dtype, spec.layout, spec.mesh)
             )
     recipe.outputs = tuple(plans)
     recipe.checked = True
@@ -143,4 +154,4 @@ def _allow_recording(recipe: Recipe) -> None:
     recipe.lazy = known and seen and not recipe.write_back and not recipe.operator.draws()
     alone = recipe.single and len(plans) == 1 and plans[0].source != "argument"
     if recipe.lazy and alone and not (recipe.conversions or recipe.written or recipe.moves):
-        recipe.simple = plans[0].spec
+        recipe.simple = plans[0]

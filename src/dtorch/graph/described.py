@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dtorch.errors import UnsupportedError
 from dtorch.graph import aliasing
+from dtorch.graph.conversion import convert
 from dtorch.graph.logical_graph import node_of
 from dtorch.graph.recipe import OutputPlan, Recipe
 from dtorch.layout import Layout
@@ -67,7 +68,7 @@ def call(
         aliasing.reduce_first(constructor, recipe, operands)
         return None
     if _computable(recipe, operands):
-        return constructor._run(recipe, operands, in_backward)
+        return constructor.run(recipe, operands, in_backward)
     plans = recipe.outputs
     if plans is None or not all(
         plan.spec or plan.source == "argument" or _absent(recipe, plan) for plan in plans
@@ -75,7 +76,7 @@ def call(
         raise UnsupportedError(
             f"{recipe.operator.describe()}: what it gives depends on values.\n  {NoValue().error}"
         )
-    legal = constructor._legal(recipe, operands) if recipe.conversions else operands
+    legal = constructor.legal(recipe, operands) if recipe.conversions else operands
     results: Results = [_output(recipe, plan, number, operands) for number, plan in enumerate(plans)]
     for i in recipe.written:
         aliasing.lose(operands[i])
@@ -87,23 +88,8 @@ def call(
     for number, plan in enumerate(plans):
         if plan.target is not None:
             fresh, results[number] = results[number], None
-            results[number] = constructor.convert(fresh, plan.target, cause=recipe.operator, keep=False)
+            results[number] = convert(constructor, fresh, plan.target, cause=recipe.operator, keep=False)
     return results
-
-
-def converted(constructor: GraphConstructor, recipe: Recipe, source: Operand) -> Operand:
-    """A conversion to described devices: of a value that is kept the value, else nothing but the layout.
-
-    Raises:
-        UnsupportedError: from there to real devices, of what has no value.
-    """
-    spec: Spec = recipe.operator.target_spec  # type: ignore[attr-defined]
-    if spec.mesh.description is None:
-        raise source.parts.again()  # type: ignore[union-attr]
-    kept = keeps_value(spec.mesh, spec.dtype, spec.numel) and not isinstance(source.parts, NoValue)
-    if not kept:
-        return Operand(spec, NoValue())
-    return Operand(spec, constructor.runner.run(recipe.program, [constructor.parts(source)])[0])
 
 
 def _computable(recipe: Recipe, operands: Sequence[Any]) -> bool:
@@ -135,7 +121,8 @@ def _output(recipe: Recipe, plan: OutputPlan, number: int, operands: Sequence[An
     base: Operand = operands[plan.input]
     offset = base.offset + plan.offset
     if plan.source == "view":
-        return Operand(plan.spec, base.parts, base.buffer, offset)
+        assert base.parts is not None
+        return Operand(plan.spec, None, base.buffer, offset).give(base.parts)
     copy = Operand(plan.spec, NoValue(), None, offset)
     copy.buffer.upstream = Upstream(base, aliasing.viewer(recipe.operator, plan.input, number))
     return copy

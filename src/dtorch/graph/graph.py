@@ -38,7 +38,6 @@ class Graph:
     Attributes:
         id: a number, unique in the process.
         constructor: the door through which operators are added.
-        policy: "auto" converts inputs where rules ask for it, "error" refuses conversions that send bytes.
         recorders: logical graphs that collect what is called now.
         syncing: whether gradients of leaves are reduced as they arrive.
         default_device_mesh: where tensors made without a mesh live; None is the default device alone.
@@ -54,7 +53,7 @@ class Graph:
     def __init__(self) -> None:
         self.id = next(_IDS)
         self.lock = threading.RLock()
-        self.policy = "auto"
+        self._policy = "auto"
         self.recorders: list[LogicalGraph] = []
         self.syncing = True
         self.default_device_mesh: DeviceMesh | None = None
@@ -69,11 +68,22 @@ class Graph:
             found = _LOCAL.graph = Graph()
         return found
 
+    @property
+    def policy(self) -> str:
+        """ "auto" converts inputs where rules ask for it, "error" refuses conversions that send bytes."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: str) -> None:
+        self._policy = policy
+        self.constructor.look_again()
+
     @contextmanager
     def record(self, into: LogicalGraph | None = None) -> Iterator[LogicalGraph]:
         """Collect the operators that calls inside add, whenever they run, in a new container or in `into`."""
         recorder = LogicalGraph() if into is None else into
         self.recorders.append(recorder)
+        self.constructor.look_again()
         try:
             yield recorder
         finally:

@@ -9,6 +9,7 @@ import torch
 
 from dtorch.errors import PlacementError
 from dtorch.graph import aliasing
+from dtorch.graph.conversion import convert
 from dtorch.graph.logical_graph import replicated_spec
 from dtorch.graph.recipe import OutputPlan, Recipe
 from dtorch.op.operand import Operand, Parts, Upstream
@@ -38,7 +39,7 @@ def outputs_of(
             assert plan.spec is not None
             fresh = Operand(plan.spec, parts)
             if plan.target is not None:
-                fresh = constructor.convert(fresh, plan.target, cause=recipe.operator, keep=False)
+                fresh = convert(constructor, fresh, plan.target, cause=recipe.operator, keep=False)
             found.append(fresh)
         else:
             found.append(_view_of(recipe, plan, operands[plan.input], number, parts))
@@ -51,7 +52,7 @@ def _view_of(recipe: Recipe, plan: OutputPlan, base: Operand | None, number: int
     assert plan.spec is not None
     offset = base.offset + plan.offset
     if plan.source == "view":
-        return Operand(plan.spec, parts, base.buffer, offset)
+        return Operand(plan.spec, None, base.buffer, offset).give(parts)
     copy = Operand(plan.spec, parts, None, offset)
     copy.buffer.upstream = Upstream(base, aliasing.viewer(recipe.operator, plan.input, number))
     return copy

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from dtorch.layout import Layout
 from dtorch.op.operator import Operator
@@ -18,7 +20,7 @@ MAX_RECIPES = 20_000
 """Recipes kept, least recently built first to go; a Llama training step has about 300."""
 
 
-class OutputPlan(NamedTuple):
+class OutputPlan(msgspec.Struct, frozen=True):
     """What becomes of one output.
 
     Attributes:
@@ -56,7 +58,7 @@ class Recipe:
         kept: numbers of the outputs that become operands.
         moves: whether an output is brought to another layout by a node of its own.
         nbytes: of the outputs that need memory of their own.
-        simple: the spec of the one output, fresh or a view, where there is nothing else to record, else None.
+        simple: the plan of the one output, fresh or a view, where there is nothing else to record, else None.
         views: whether the outputs view an input.
         described: whether it is for described devices, where nothing runs; see `described.py`.
         fault: what the operator's rule raised; raised again where torch itself finds no fault with the call.
@@ -99,7 +101,7 @@ class Recipe:
         self.kept: tuple[int, ...] = ()
         self.moves = False
         self.nbytes = 0
-        self.simple: Spec | None = None
+        self.simple: OutputPlan | None = None
         self.views = operator.view_of() is not None
         self.described = False
         self.fault: Exception | None = None

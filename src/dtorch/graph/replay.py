@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dtorch import redistribute
+from dtorch.graph.conversion import convert
 from dtorch.graph.logical_graph import LogicalGraph
 from dtorch.graph.wiring import Free
 from dtorch.op.operand import Operand, Scalar
@@ -64,7 +65,7 @@ def _call_all(graph: Graph, recorded: LogicalGraph, nodes: Iterable[int], values
 
 def _convert(graph: Graph, operator: Convert, operand: Operand) -> Operand:
     mesh, implicit = operator.target_mesh, operator.implicit
-    return graph.constructor.convert(operand, operator.target, mesh, keep=False, implicit=implicit)
+    return convert(graph.constructor, operand, operator.target, mesh, keep=False, implicit=implicit)
 
 
 def _inside_backward(function: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from dtorch.errors import UnsupportedError
@@ -42,7 +43,7 @@ class Buffer:
     Attributes:
         version: counts writes through any member.
         root_spec, root_parts: the tensor that owns the storages; no parts until it has run.
-        members: the operands that share them.
+        members: the operands that share them and have run; what is pending has nothing to keep in step.
         upstream: set where the storages are a copy of some view of another buffer.
     """
 
@@ -52,7 +53,7 @@ class Buffer:
         self.version = 0
         self.root_spec = root.spec
         self.root_parts = root.parts
-        self.members: list[weakref.ref[Operand]] = [weakref.ref(root)]
+        self.members: list[weakref.ref[Operand]] = [] if root.parts is None else [weakref.ref(root)]
         self.upstream: Upstream | None = None
         self._prune_at = 16
 
@@ -148,51 +149,53 @@ class Everywhere:
         return self.value
 
 
-class Operand:
-    """One tensor of the graph.
+class Operand(msgspec.Struct, eq=False, weakref=True):
+    """One tensor of the graph; a struct, since calls make one each and `__init__` would take twice as long.
 
     Attributes:
         spec: shape, stride, dtype, layout, mesh.
         parts: local tensors in mesh order; None for a prototype, or until the operator that makes it has run.
         shared: the buffer, None while there is neither view nor write; see `buffer`.
         offset: the storage offset that torch would report, in elements.
-        producer: the operator that has it as output; consumers: those that have it as input.
         converted: layout -> operand, conversions already made at `converted_at` of the buffer's version.
+        links: producer and consumers, None until an operator links itself.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "consumers",
-        "converted",
-        "converted_at",
-        "offset",
-        "parts",
-        "producer",
-        "shared",
-        "spec",
-    )
+    spec: Spec
+    parts: Parts | None = None
+    shared: Buffer | None = None
+    offset: int = 0
+    converted: dict[Layout, Operand] | None = None
+    converted_at: int = 0
+    links: tuple[Any, tuple[Any, ...]] | None = None
 
-    producer: Any
-    consumers: tuple[Any, ...]
+    @property
+    def producer(self) -> Any:
+        """The operator that has the operand as output; None for what calls make, which nobody links."""
+        return None if self.links is None else self.links[0]
 
-    def __init__(
-        self, spec: Spec, parts: Parts | None = None, buffer: Buffer | None = None, offset: int = 0
-    ) -> None:
-        self.spec = spec
+    @producer.setter
+    def producer(self, operator: Any) -> None:
+        self.links = (operator, self.consumers)
+
+    @property
+    def consumers(self) -> tuple[Any, ...]:
+        """The operators that have the operand as input."""
+        return () if self.links is None else self.links[1]
+
+    @consumers.setter
+    def consumers(self, operators: tuple[Any, ...]) -> None:
+        self.links = (self.producer, operators)
+
+    def give(self, parts: Parts) -> Operand:
+        """Set the parts of an operand that has run, and let its aliases know; the operand."""
         self.parts = parts
-        self.offset = offset
-        self.converted: dict[Layout, Operand] | None = None
-        self.shared = buffer
-        if buffer is not None:
-            buffer.add(self)
-
-    def __getattr__(self, name: str) -> Any:
-        """Links that no operator has made: every call makes operands, the factory alone links them."""
-        if name == "producer":
-            return None
-        if name == "consumers":
-            return ()
-        raise AttributeError(f"an Operand has no {name}")
+        shared = self.shared
+        if shared is not None:
+            shared.add(self)
+            if shared.root_parts is None:
+                shared.root_parts = parts
+        return self
 
     @property
     def buffer(self) -> Buffer:

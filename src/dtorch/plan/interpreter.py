@@ -20,9 +20,7 @@ from dtorch.plan.structure import Structure
 
 def give(operand: Operand, parts: Any) -> None:
     """Set the parts of an operand that has run."""
-    operand.parts = parts
-    if operand.shared is not None and operand.shared.root_parts is None:
-        operand.shared.root_parts = parts
+    operand.give(parts)
 
 
 def interpret(

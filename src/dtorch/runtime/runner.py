@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dtorch import redistribute
+from dtorch.graph.conversion import convert
 from dtorch.graph.graph import Graph
 from dtorch.graph.memory_stats import MemoryStats
 from dtorch.graph.replay import replay
@@ -179,7 +180,7 @@ class SubGraphProgram:
         results = []
         for operand, spec in zip(replay(graph, op.inner, operands), op.made, strict=True):
             with graph.lock:
-                brought = graph.constructor.convert(operand, spec.layout, keep=False)
+                brought = convert(graph.constructor, operand, spec.layout, keep=False)
             results.append(copied(graph.parts(brought)))
         return results
 

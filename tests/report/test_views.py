@@ -39,6 +39,26 @@ def test_layers_are_taken_together_as_deep_as_rows_allow(data: dict[str, Any]) -
     assert all(len(views.by_module(data, rows=rows)) <= rows for rows in (4, 6, 10, 20))
 
 
+def named(data: dict[str, Any], calls: list[tuple[str, str]]) -> list[str]:
+    """The names under which calls, each (module, kind), are taken together."""
+    operators = [{**data["operators"][1], "module": module, "kind": kind} for module, kind in calls]
+    found = views.together({**data, "operators": operators})
+    return [".".join(found[module]) for module, _ in calls]
+
+
+def test_only_alike_numbered_modules_are_taken_together(data: dict[str, Any]) -> None:
+    assert named(data, [("0", "Conv"), ("1", "BatchNorm"), ("2", "ReLU")]) == ["0", "1", "2"]
+    assert named(data, [("a.0", "Conv"), ("a.1", "ReLU"), ("a.2", "Conv")]) == ["a.0,2", "a.1", "a.0,2"]
+    assert named(data, [(f"{n}.f", "Add") for n in range(3)]) == ["*.f"] * 3
+    assert named(data, [*((f"m.{n}", "Add") for n in (11, 4, 9, 8)), ("m.5", "Mul")])[3:] == [
+        "m.4,8,..,11",
+        "m.5",
+    ]
+    nested = [(f"b.{n}.s.{m}", kind) for n in range(2) for m, kind in enumerate(("Conv", "ReLU"))]
+    assert named(data, nested) == ["b.*.s.0", "b.*.s.1"] * 2
+    assert named(data, [("only.3", "Add"), ("", "Mul")]) == ["only.3", ""]
+
+
 def test_the_tree_of_modules_holds_all_time(data: dict[str, Any]) -> None:
     for apart in (False, True):
         nodes = views.module_tree(data, apart=apart)

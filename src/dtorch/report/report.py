@@ -185,7 +185,7 @@ class Report:
     def __str__(self) -> str:
         text = io.StringIO()
         Console(width=100, file=text, color_system=None).print(self)
-        return text.getvalue()
+        return text.getvalue().rstrip("\n")
 
     def save_html(self, path: str | Path) -> None:
         """Write the report as one page for a browser; it asks for no network.

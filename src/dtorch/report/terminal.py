@@ -137,13 +137,14 @@ def report_tables(data: views.Data) -> Stack:
 
 
 def summary_table(data: views.Data) -> Table:
-    """One row per figure of the whole, for all devices together and for the one that has most."""
+    """One row per figure, of the whole program and of the device that has most."""
     total, device, mesh = data["total"], data["device"], data["mesh"]
-    table = new_table(data["title"], ("",), ("all devices", "busiest device"))
+    table = new_table(data["title"], ("",), ("whole program", "busiest device"))
     table.add_row("FLOPs", quantity(total["flops"]), quantity(total["flops_max_device"]))
     if total["recomputed_flops"]:
         table.add_row("  beside them, scores again", quantity(total["recomputed_flops"]), "")
-    table.add_row("bytes moved", quantity(total["traffic_bytes"], "B"), "")
+    moved = sum(operator["traffic_bytes_max_device"] or 0 for operator in data["operators"])
+    table.add_row("bytes moved", quantity(total["traffic_bytes"], "B"), quantity(moved, "B"))
     sent = total["communication_bytes"], total["communication_bytes_max_device"]
     table.add_row("bytes received", *(quantity(value, "B") for value in sent))
     table.add_row("kernels", "", f"{total['kernels']:,}")

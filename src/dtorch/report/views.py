@@ -108,24 +108,56 @@ def merged(rows: Iterable[Group], name: str) -> Group:
 
 
 def by_module(data: Data, rows: int = 20) -> list[Group]:
-    """One group per module, numbered ones together, their paths as long as at most `rows` groups allow."""
-    paths = {operator["module"]: together(operator["module"]) for operator in data["operators"]}
-    deepest = max((len(names) for names in paths.values()), default=1)
+    """One group per module, alike numbered ones together; paths as long as `rows` groups allow."""
+    paths = together(data)
+    deepest = max(map(len, paths.values()), default=1)
     for depth in range(deepest, 0, -1):
         if len({names[:depth] for names in paths.values()}) <= rows:
             break
     return groups(data["operators"], lambda operator: ".".join(paths[operator["module"]][:depth]) or OUTSIDE)
 
 
-def together(path: str) -> tuple[str, ...]:
-    """The names of a module path, numbers replaced by * and joined to what they number: layers are alike."""
-    names: list[str] = []
-    for name in path.split("."):
-        if name.isdigit() and names:
-            names[-1] += ".*"
+def together(data: Data) -> dict[str, tuple[str, ...]]:
+    """Module path -> its names, where alike numbered modules bear one name: layers.*, or 5,6,..,15.
+
+    Alike are siblings whose forwards call the same kinds of operators in the same modules inside.
+    """
+    inside: dict[tuple[str, ...], set[Any]] = {}
+    for operator in data["operators"]:
+        names = tuple(operator["module"].split("."))
+        for place, name in enumerate(names):
+            if name.isdigit():
+                called = inside.setdefault(names[: place + 1], set())
+                # First and last layers may differ in what is moved, and in where gradients meet.
+                if operator["phase"] == "forward" and operator["communication"] is None:
+                    called.add((names[place + 1 :], operator["kind"]))
+    alike: dict[tuple[str, ...], dict[frozenset[Any], list[int]]] = {}
+    for path, called in inside.items():
+        alike.setdefault(path[:-1], {}).setdefault(frozenset(called), []).append(int(path[-1]))
+    labels: dict[tuple[str, ...], str] = {}
+    for parent, found in alike.items():
+        for numbers in found.values():
+            label = "*" if len(found) == 1 and len(numbers) > 1 else _listed(sorted(numbers))
+            labels.update({(*parent, str(number)): label for number in numbers})
+    modules = dict.fromkeys(operator["module"] for operator in data["operators"])
+    return {module: _labelled(tuple(module.split(".")), labels) for module in modules}
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = numbers if len(numbers) <= 3 else [*numbers[:2], "..", numbers[-1]]
+    return ",".join(map(str, shown))
+
+
+def _labelled(names: tuple[str, ...], labels: Mapping[tuple[str, ...], str]) -> tuple[str, ...]:
+    """The names, each number's label joined to the name it numbers."""
+    found: list[str] = []
+    for place, name in enumerate(names):
+        label = labels.get(names[: place + 1], name)
+        if name.isdigit() and found:
+            found[-1] += f".{label}"
         else:
-            names.append("*" if name.isdigit() else name)
-    return tuple(names)
+            found.append(label)
+    return tuple(found)
 
 
 def module_tree(data: Data, *, apart: bool = True) -> list[dict[str, Any]]:
@@ -135,13 +167,15 @@ def module_tree(data: Data, *, apart: bool = True) -> list[dict[str, Any]]:
     "" for the root), label, leaf, and the sums of a group. A module's time includes that of all inside it;
     siblings keep the order of first use.
     """
+    paths = {} if apart else together(data)
     inner: dict[str, Group] = {}
     parents: dict[str, str] = {}
     for operator in data["operators"]:
         if not operator["time_s"]:
             continue
-        module = operator["module"] or OUTSIDE
-        names = [*(module.split(".") if apart else together(module)), operator["kind"]]
+        module = operator["module"]
+        names = [*(paths.get(module) or module.split(".")), operator["kind"]]
+        names[0] = names[0] or OUTSIDE
         path = "/"
         inner.setdefault(path, Group(data["title"])).add(operator)
         parents.setdefault(path, "")

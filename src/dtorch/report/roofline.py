@@ -102,7 +102,8 @@ def _by_intensity(operator: Entry) -> _Placed:
 def _by_bytes(operator: Entry) -> _Placed:
     if _by_intensity(operator) is not None:
         return None
-    sends = operator["communication"] is not None
+    # An operator may move bytes of its own and send a few: what it waits for counts.
+    sends = operator["bound"] == "communication"
     size = operator["sent_bytes_max_device" if sends else "traffic_bytes_max_device"]
     return (size, size, "link" if sends else "memory") if size else None
 

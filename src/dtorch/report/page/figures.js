@@ -30,10 +30,10 @@ function scaleOf(largest, unit) {
   return { scale, name: prefix + unit };
 }
 
-// Ticks of a logarithmic axis, one a decade, with decimal prefixes.
+// Ticks of a logarithmic axis at powers of ten, at most seven, with decimal prefixes.
 function decades(low, high, unit) {
   const first = Math.ceil(Math.log10(low)), last = Math.floor(Math.log10(high));
-  const step = Math.ceil((last - first + 1) / 9);
+  const step = Math.ceil((last - first + 1) / 7);
   const values = [];
   for (let power = first; power <= last; power += step) values.push(10 ** power);
   return { tickmode: "array", tickvals: values, ticktext: values.map((value) => quantity(value, unit)) };
@@ -49,7 +49,7 @@ function operatorHover(report, views, point, unit) {
     ...operator.outputs.map((tensor) => `out  ${plain(tensorText(tensor))}`),
     unit === "FLOP/s"
       ? `${quantity(operator.flops_max_device, "FLOP")}, ${quantity(operator.traffic_bytes_max_device, "B")}, ${quantity(point.x)} FLOP/B`
-      : `${quantity(point.x, "B")} ${operator.communication ? `received, ${operator.communication.kind} over ${plain(operator.communication.axes)}` : "moved"}`,
+      : `${quantity(point.x, "B")} ${operator.bound === "communication" ? `received, ${operator.communication.kind} over ${plain(operator.communication.axes)}` : "moved"}`,
     `${quantity(operator.time_s, "s")} each, ${share(point.time, views.busy)} of the time; bound by ${operator.bound}`,
   ];
   if (point.measured_rate !== null) {

@@ -9,22 +9,22 @@ import pytest
 import torch
 
 import dtorch
-from dtorch import DeviceMesh, Shard
-from dtorch.graph.pending import Pending
+from dtorch import DeviceMesh, Replicate, Shard
+from dtorch.plan import cache
+from dtorch.plan.structure import Structure
 
 
 @pytest.fixture
 def taken(monkeypatch):
-    """The flags of every sequence that runs: for each node, which outputs are wanted."""
-    seen: list[list[list[bool]]] = []
-    take = Pending.take
+    """The flags of every sequence that runs: which of its outputs are wanted."""
+    seen: list[tuple[bool, ...]] = []
+    wanted = Structure.wanted
 
-    def watched(self):
-        nodes, wanted = take(self)
-        seen.append(wanted)
-        return nodes, wanted
+    def watched(self, numbered):
+        seen.append(wanted(self, numbered))
+        return seen[-1]
 
-    monkeypatch.setattr(Pending, "take", watched)
+    monkeypatch.setattr(Structure, "wanted", watched)
     return seen
 
 
@@ -41,7 +41,7 @@ def test_only_the_result_of_a_chain_is_wanted(taken, graph):
     for _ in range(3):  # the first time each call runs at once
         result = chain(x)
         result.graph.sync()
-    assert taken[-1] == [[False], [False], [False], [False], [True]]
+    assert taken[-1] == (False, False, False, False, True)
 
 
 def test_a_dropped_chain_does_not_run(taken, graph):
@@ -52,7 +52,50 @@ def test_a_dropped_chain_does_not_run(taken, graph):
     taken.clear()
     chain(x)
     x.graph.sync()
-    assert taken == [[]]
+    assert taken == [(False,) * 5]
+
+
+@torch.inference_mode()  # elsewhere torch's own views hold what they view
+def test_a_view_keeps_what_owns_its_storages(taken, x):
+    """Reducing pending sums in place starts from the storages' owner, though only views of it are left."""
+
+    def step():
+        made = x.t() @ x
+        return made[2:], made[:2]
+
+    values = torch.arange(12.0).reshape(4, 3) - 5.5
+    expected = (values.t() @ values).clamp(max=40.0)
+    for _ in range(4):
+        last, first = step()
+        x.graph.sync()
+        assert first.clamp_(max=40.0).placements == last.placements == [Replicate()]
+        assert torch.equal(first.to_torch(), expected[:2])
+        assert torch.equal(last.clamp_(max=40.0).to_torch(), expected[2:])
+    assert (False, True, True, True) in taken
+
+
+@pytest.mark.parametrize("limit", [2**20, 0])
+def test_a_plan_that_makes_more_serves_unless_that_takes_much_memory(x, monkeypatch, limit):
+    """What nobody wants of it is let go; nothing is run that nobody wants."""
+    monkeypatch.setattr(cache, "MAX_EXTRA_BYTES", limit)
+
+    def step():
+        y = x * 3.0
+        return y, y.relu(), x - 1.0
+
+    values = torch.arange(12.0).reshape(4, 3) - 5.5
+    wanted = {"y": values * 3, "relu": (values * 3).relu(), "minus": values - 1}
+    for _ in range(3):
+        [tensor.to_torch() for tensor in step()]
+    made = dtorch.plan_stats().made
+    for names in [("relu", "minus"), ("y", "relu"), ("relu",)] * 2:
+        found = dict(zip(wanted, step(), strict=True))
+        found = {name: found[name] for name in names}
+        x.graph.sync()
+        for name, tensor in found.items():
+            assert torch.equal(tensor.to_torch(), wanted[name])
+    # Without `minus` another plan is made, that does not run it; without `y` those that keep it serve.
+    assert dtorch.plan_stats().made - made == (1 if limit else 3)
 
 
 def test_a_plan_in_the_making_holds_no_values(graph: dtorch.Graph) -> None:

@@ -87,16 +87,16 @@ def test_training_makes_no_plan_after_the_third_step() -> None:
 
 
 def test_generating_with_a_static_cache_soon_makes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is much interpreted: the calls on `input_ids`, which grow, and their neighbours."""
+    """None from the fifth token on, and only the calls on `input_ids`, which grows, are interpreted."""
     _, model, mesh = built("llama", "dp x tp")
     ids = torch.randint(1, VOCABULARY, (2, 5), generator=torch.Generator().manual_seed(1))
     counts: list[tuple[int, int]] = []
     interpreted: list[int] = []
     interpret = cache.interpret
 
-    def counting(structure: Any, *args: Any) -> None:
-        interpreted.append(len(structure.recipes))
-        interpret(structure, *args)
+    def counting(running: Any, nodes: Any, *args: Any) -> None:
+        interpreted.append(len(nodes))
+        interpret(running, nodes, *args)
 
     class Counting(transformers.LogitsProcessor):
         def __call__(self, input_ids: Any, scores: Any) -> Any:
@@ -106,7 +106,7 @@ def test_generating_with_a_static_cache_soon_makes_no_plan(monkeypatch: pytest.M
 
     monkeypatch.setattr(cache, "interpret", counting)
     options = {"cache_implementation": "static", "disable_compile": True, "do_sample": False}
-    model.eval().generate(on(mesh, ids), max_new_tokens=58, logits_processor=[Counting()], **options)
-    assert len(counts) == 58
-    assert {made for made, _ in counts[7:]} == {counts[7][0]}, counts
-    assert max(nodes for _, nodes in counts[8:]) <= 25, counts
+    model.eval().generate(on(mesh, ids), max_new_tokens=64, logits_processor=[Counting()], **options)
+    assert len(counts) == 64
+    assert {made for made, _ in counts[3:]} == {counts[3][0]}, counts
+    assert max(nodes for _, nodes in counts[4:]) <= 8, counts

@@ -13,7 +13,6 @@ import dtorch
 from dtorch import DeviceMesh, Replicate, Shard
 from dtorch.graph import constructor
 from dtorch.plan import cache
-from dtorch.runtime.runner import LocalRunner
 from dtorch.testing import assert_tensor_equal as equal
 
 MESH = DeviceMesh("cpu", [0, 1])
@@ -25,13 +24,14 @@ VALUES = torch.arange(12.0).reshape(4, 3) - 5.5
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Types of the operators of each sequence that ran."""
     found: list[list[str]] = []
-    run_nodes = LocalRunner.run_nodes
+    run = cache._run
 
-    def noted(self: LocalRunner, nodes: list[Any], wanted: list[list[bool]]) -> None:
-        found.append([recipe.operator.type for recipe, *_ in nodes])
-        run_nodes(self, nodes, wanted)
+    def noted(running: Any, *args: Any) -> None:
+        recipes = running.structure.recipes
+        found.append([recipes[node].operator.type for node in running.selection.nodes])
+        run(running, *args)
 
-    monkeypatch.setattr(LocalRunner, "run_nodes", noted)
+    monkeypatch.setattr(cache, "_run", noted)
     return found
 
 
@@ -79,9 +79,9 @@ def test_calls_whose_sizes_grow_leave_the_others_their_plans(
     interpreted: list[list[str]] = []
     interpret = cache.interpret
 
-    def noting(structure: Any, *args: Any) -> None:
-        interpreted.append([recipe.operator.describe() for recipe in structure.recipes])
-        interpret(structure, *args)
+    def noting(running: Any, nodes: Any, *args: Any) -> None:
+        interpreted.append([running.structure.recipes[node].operator.describe() for node in nodes])
+        interpret(running, nodes, *args)
 
     def body(y: dtorch.Tensor) -> dtorch.Tensor:
         return (y.relu() * 1.5).tanh() @ (y.t() @ y)

@@ -138,6 +138,7 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
             )
     recipe.outputs = tuple(plans)
     recipe.checked = True
+    recipe.meet(users_place(), 0)  # alone
     _allow_recording(recipe)
 
 

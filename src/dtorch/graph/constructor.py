@@ -222,9 +222,9 @@ class GraphConstructor:
         with self.graph.lock, LocalWork(), Under(pending.settings):
             _EXCLUDE(_CONJUGATE, False)
             _EXCLUDE(_NEGATIVE, False)
-            nodes, wanted = pending.take()
+            nodes, converted = pending.take()
             try:
-                self.runner.run_nodes(nodes, wanted)
+                self.runner.run_nodes(nodes, converted)
             except Exception as error:
                 pending.fail(nodes, error)
                 pending.failure = pending.failure or error.with_traceback(None)

@@ -16,6 +16,8 @@ from dtorch.layout import Layout
 from dtorch.op.operator import Operator
 from dtorch.spec import Spec
 
+MAX_PLACES = 64
+"""Places remembered of one recipe."""
 MAX_RECIPES = 20_000
 """Recipes kept, least recently built first to go; a Llama training step has about 300."""
 
@@ -60,6 +62,7 @@ class Recipe:
         nbytes: of the outputs that need memory of their own.
         simple: the plan of the one output, fresh or a view, where there is nothing else to record, else None.
         views: whether the outputs view an input.
+        places: lines of programs that made the call: in which run last, and in how many before that.
         described: whether it is for described devices, where nothing runs; see `described.py`.
         fault: what the operator's rule raised; raised again where torch itself finds no fault with the call.
     """
@@ -76,6 +79,7 @@ class Recipe:
         "nbytes",
         "operator",
         "outputs",
+        "places",
         "program",
         "reduce_first",
         "returns",
@@ -103,8 +107,22 @@ class Recipe:
         self.nbytes = 0
         self.simple: OutputPlan | None = None
         self.views = operator.view_of() is not None
+        self.places: dict[Any, tuple[int, int]] = {}
         self.described = False
         self.fault: Exception | None = None
+
+    def meet(self, place: Any, run: int) -> bool:
+        """Note that a line of a program makes the call in a run; whether it has done so in two earlier ones.
+
+        Then it will do so again. Where sizes grow, a line makes other calls each time; and layers that make
+        a call after the first one has made it alone have made it in one run.
+        """
+        found = self.places.get(place)
+        if found is None and len(self.places) < MAX_PLACES:
+            self.places[place] = (run, 0)
+        elif found is not None and found[0] != run:
+            self.places[place] = found = (run, found[1] + 1)
+        return found is not None and found[1] >= 2
 
 
 class Recipes(OrderedDict[Any, Recipe]):

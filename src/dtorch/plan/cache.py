@@ -1,26 +1,31 @@
-"""Plans by structure: a sequence is interpreted the first time it is met; the second time a plan is made.
+"""Plans by structure. A sequence of familiar calls gets a plan when it is met, another one the second time.
 
-Plans hold no values. The cache is bounded; `stats()` tells how it does.
+Until then it is interpreted. Plans hold no values. The cache is bounded; `stats()` tells how it does.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from threading import RLock
-from typing import Any
-from weakref import WeakSet
+from typing import Any, NamedTuple
 
-from dtorch.op.operand import Everywhere, Failed
+from dtorch.op.operand import Everywhere, Failed, Operand
 from dtorch.plan.codegen import Plan, generate
 from dtorch.plan.interpreter import give, interpret
 from dtorch.plan.pieces import Piece, pieces_of
-from dtorch.plan.structure import Structure
+from dtorch.plan.running import Running
+from dtorch.plan.structure import Flags, Numbered, Selection, Structure
 
 MAX_PLANS = 512
-"""Plans kept, least recently used first to go."""
+"""Structures whose plans are kept, least recently used first to go."""
+MAX_VARIANTS = 8
+"""Plans of one structure, which differ in what is wanted."""
 MAX_MET = 8192
 """Sequences remembered by their hash as met once; a program whose lengths grow meets a new one a step."""
+MAX_EXTRA_BYTES = 2**20
+"""A plan serves where fewer of its outputs are wanted, if the others, held to its end, take at most this."""
 
 
 @dataclass
@@ -31,7 +36,7 @@ class PlanStats:
         plans: plans held now.
         made: plans generated so far.
         hits: sequences that ran by a plan.
-        interpreted: sequences that ran node by node, met for the first time.
+        interpreted: sequences that ran node by node.
     """
 
     plans: int = 0
@@ -40,9 +45,21 @@ class PlanStats:
     interpreted: int = 0
 
 
-_PLANS: OrderedDict[Any, Plan] = OrderedDict()
+class Known(NamedTuple):
+    """What is known of sequences of one structure.
+
+    Attributes:
+        structure: theirs.
+        plans: by which outputs are wanted; the plan may make more.
+    """
+
+    structure: Structure
+    plans: dict[Flags, Plan]
+
+
+_KNOWN: OrderedDict[Any, Known] = OrderedDict()
 _MET: OrderedDict[int, None] = OrderedDict()
-_KNOWN: WeakSet[Any] = WeakSet()
+_RUNS = count(1)
 _STATS = PlanStats()
 _LOCK = RLock()
 
@@ -50,40 +67,56 @@ _LOCK = RLock()
 def stats() -> PlanStats:
     """A copy of the counts."""
     with _LOCK:
-        return PlanStats(len(_PLANS), _STATS.made, _STATS.hits, _STATS.interpreted)
+        plans = sum(len(set(known.plans.values())) for known in _KNOWN.values())
+        return replace(_STATS, plans=plans)
 
 
 def forget() -> None:
     """Drop all plans and counts."""
     with _LOCK:
-        _PLANS.clear()
-        _MET.clear()
         _KNOWN.clear()
+        _MET.clear()
         _STATS.__init__()  # type: ignore[misc]
 
 
-def run(nodes: list[Any], wanted: list[list[bool]]) -> None:
+def run(nodes: list[Any], converted: list[Operand]) -> None:
     """Run a recorded sequence and give the wanted operands their parts.
 
     Args:
         nodes: the sequence, emptied when it starts to run; an interrupt leaves here what has not run.
-        wanted: for each node, which of its outputs are.
+        converted: operands that hold a conversion recorded among the nodes.
 
     Raises:
         Exception: what the first failing operator raised, naming it, its placements and the user's line. Its
             outputs, and what depends on them, raise the same when read; everything else has run.
         KeyboardInterrupt: as it came.
     """
-    structure = Structure(nodes, wanted)
-    if structure.key not in _PLANS and hash(structure.key) not in _MET:
-        pieces = pieces_of(nodes, wanted, _KNOWN)
-        if len(pieces) > 1:
-            _remember(structure.key)
-            del structure
-            _run_pieces(nodes, pieces)
+    numbered = Numbered(nodes)
+    known = _KNOWN.get(numbered.key)
+    structure = Structure.of(nodes, numbered) if known is None else known.structure
+    if converted:
+        structure.drop_conversions(numbered, converted)
+    flags = structure.wanted(numbered)
+    plan = None if known is None else known.plans.get(flags)
+    if plan is not None:
+        _count_hit(numbered.key)
+    else:
+        selection = structure.select(flags)
+        if not selection.nodes:
+            nodes.clear()
             return
-        del pieces  # which hold what the nodes read
-    _run(nodes, structure)
+        plan = _plan_for(numbered.key, structure, selection, flags)
+        if plan is None:
+            pieces = pieces_of(nodes, structure, selection, next(_RUNS))
+            if len(pieces) > 1:
+                numbered.release()
+                _run_pieces(nodes, pieces)
+                return
+            if pieces[0].familiar:
+                plan = _plan_for(numbered.key, structure, selection, flags, make=True)
+            del pieces  # which hold what the nodes read
+    selection = selection if plan is None else plan.selection
+    _run(Running(structure, selection, numbered, flags), plan, numbered, nodes)
 
 
 def _run_pieces(nodes: list[Any], pieces: list[Piece]) -> None:
@@ -92,7 +125,12 @@ def _run_pieces(nodes: list[Any], pieces: list[Piece]) -> None:
     first: Exception | None = None
     for number, piece in enumerate(pieces):
         try:
-            _run(piece.nodes, Structure(piece.nodes, piece.wanted))
+            numbered = Numbered(piece.nodes)
+            structure = Structure.of(piece.nodes, numbered)
+            selection = structure.select(piece.flags)
+            plan = _plan_for(numbered.key, structure, selection, piece.flags, piece.familiar)
+            selection = selection if plan is None else plan.selection
+            _run(Running(structure, selection, numbered, piece.flags), plan, numbered, piece.nodes)
         except Exception as error:
             first = first or error
         except BaseException:
@@ -102,44 +140,42 @@ def _run_pieces(nodes: list[Any], pieces: list[Piece]) -> None:
         raise first
 
 
-def _run(nodes: list[Any], structure: Structure) -> None:
-    plan = _plan_for(structure)
-    parts, structure.parts = structure.parts, []
-    if plan is None or any(type(part) is Failed for part in parts):
-        values = {-1 - i: part for i, part in enumerate(parts)}
-        parts.clear()
-        nodes.clear()
-        interpret(structure, values, nodes)
-        return
+def _run(running: Running, plan: Plan | None, numbered: Numbered, nodes: list[Any]) -> None:
+    """Run by a plan, or node by node where there is none."""
     nodes.clear()
-    failure: BaseException | None = None
+    numbered.release()
+    parts, selected = running.parts, running.selection.nodes
+    if plan is None or Failed in map(type, parts):
+        _STATS.interpreted += 1
+        interpret(running, selected, running.values(), nodes)
+        return
     try:
         results = plan.function(parts)
     except BaseException as error:
-        at, values = _where(error, plan, structure, parts)
+        at, values = _where(error, plan, running)
         failure = error.with_traceback(None)  # whose frames hold all that the plan has made
-    if failure is None:
-        for (_, operand), made in zip(structure.results, results, strict=True):
-            give(operand, made)
+    else:
+        wanted = running.results
+        for number, made in zip(plan.selection.wanted, results, strict=True):
+            if number in wanted:
+                give(wanted[number], made)
         return
-    for number, operand in structure.results:
+    for number, operand in running.results.items():
         if number in values:
             give(operand, values[number])
-    interpret(structure, values, nodes, at, failure)
+    interpret(running, [node for node in selected if node >= at], values, nodes, failure)
 
 
-def _where(
-    error: BaseException, plan: Plan, structure: Structure, parts: list[Any]
-) -> tuple[int, dict[int, Any]]:
+def _where(error: BaseException, plan: Plan, running: Running) -> tuple[int, dict[int, Any]]:
     """The node at which a plan failed, and the values that it had made by then."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != "<dtorch plan>":
         trace = trace.tb_next
-    if parts or trace is None:  # it had not begun
-        return 0, {-1 - i: part for i, part in enumerate(parts)}
+    if running.parts or trace is None:  # it had not begun
+        return 0, running.values()
     local = trace.tb_frame.f_locals
     at = max(plan.node_of_line[trace.tb_lineno - 1], 0)
-    made = set(range(-len(structure.outside), 0)).union(*structure.outputs[:at])
+    made = set(plan.selection.bound).union(*plan.structure.outputs[:at])
     values: dict[int, Any] = {}
     for number, names in plan.names.items():
         if type(names) is Everywhere:
@@ -150,28 +186,51 @@ def _where(
     return at, values
 
 
-def _remember(key: Any) -> None:
-    _MET[hash(key)] = None
+def _count_hit(key: Any) -> None:
+    with _LOCK:
+        if key in _KNOWN:
+            _KNOWN.move_to_end(key)
+        _STATS.hits += 1
+
+
+def _plan_for(
+    key: Any, structure: Structure, selection: Selection, flags: Flags, make: bool = False
+) -> Plan | None:
+    """A plan that makes these outputs; one is made if told so, or else the second time it is asked for."""
+    with _LOCK:
+        known = _KNOWN.get(key) or Known(structure, {})
+        plan = known.plans.get(flags) or _with_more(known, selection)
+        if plan is None:
+            if not make and not _is_met(hash((key, flags))):
+                return None
+            plan = generate(known.structure, selection)
+            _STATS.made += 1
+        known.plans[flags] = plan
+        if len(known.plans) > MAX_VARIANTS:
+            del known.plans[next(iter(known.plans))]
+        _KNOWN[key] = known
+        if len(_KNOWN) > MAX_PLANS:
+            _KNOWN.popitem(last=False)
+        _count_hit(key)
+        return plan
+
+
+def _is_met(sequence: int) -> bool:
+    """Whether a sequence, given by its hash, was met before; from now on it is."""
+    if sequence in _MET:
+        return True
+    _MET[sequence] = None
     if len(_MET) > MAX_MET:
         _MET.popitem(last=False)
+    return False
 
 
-def _plan_for(structure: Structure) -> Plan | None:
-    key = structure.key
-    with _LOCK:
-        plan = _PLANS.get(key)
-        if plan is not None:
-            _PLANS.move_to_end(key)
-            _STATS.hits += 1
+def _with_more(known: Known, selection: Selection) -> Plan | None:
+    """A plan that runs the same nodes, and makes little beside what is wanted."""
+    for plan in set(known.plans.values()):
+        extra = set(plan.selection.wanted).difference(selection.wanted)
+        covers = len(plan.selection.wanted) == len(selection.wanted) + len(extra)
+        same = plan.selection.nodes == selection.nodes
+        if covers and same and known.structure.nbytes(extra) <= MAX_EXTRA_BYTES:
             return plan
-        if hash(key) not in _MET:
-            _remember(key)
-            _STATS.interpreted += 1
-            return None
-        plan = _PLANS[key] = generate(structure)
-        _KNOWN.update(structure.recipes)
-        _STATS.made += 1
-        _STATS.hits += 1
-        if len(_PLANS) > MAX_PLANS:
-            _PLANS.popitem(last=False)
-        return plan
+    return None

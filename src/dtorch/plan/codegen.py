@@ -18,13 +18,16 @@ local variable, so what nobody needs any more is freed at once. A failing line t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from dtorch.op.call import arguments_text, bare, flatten
+from dtorch.op.binding import function_of
+from dtorch.op.call import arguments_text, flatten
 from dtorch.op.local import Local
 from dtorch.op.operand import Everywhere
-from dtorch.plan.structure import Structure
+from dtorch.plan.structure import Selection, Structure
+from dtorch.spec import Spec
 
 _VARIABLE = re.compile(r"\b[av]\d+_\d+(?:_\d+)?\b")
 
@@ -39,8 +42,7 @@ class Source:
         names: operand number -> variable of each device, in mesh order.
     """
 
-    def __init__(self, structure: Structure) -> None:
-        self.structure = structure
+    def __init__(self) -> None:
         self.lines: list[str] = []
         self.node_of: list[int] = []
         self.constants: dict[str, Any] = {"flatten": flatten}
@@ -62,10 +64,25 @@ class Source:
         self.lines.append(text)
         self.node_of.append(node)
 
-    def call(self, function: Any, node: int, inputs: list[str], outputs: list[str]) -> None:
-        """Write one device's call: a `Local` is a torch call, anything else takes (inputs, outputs)."""
+    def call(
+        self,
+        function: Any,
+        node: int,
+        inputs: list[str],
+        outputs: list[str],
+        specs: Sequence[Spec | None],
+    ) -> None:
+        """Write one device's call: a `Local` is a torch call, anything else takes (inputs, outputs).
+
+        Args:
+            function: what is called.
+            node: the node.
+            inputs: the variable of each input.
+            outputs: the variable of each output.
+            specs: of the inputs, None for a number.
+        """
         if isinstance(function, Local):
-            name = self.constant(bare(function.func))
+            name = self.constant(function_of(function.func, function.args, function.kwargs, specs))
             text = arguments_text(function.args, function.kwargs, inputs.__getitem__, self.constant)
             if not outputs:
                 self.line(f"{name}({text})", node)
@@ -102,38 +119,43 @@ class Source:
         return f"[{', '.join(names)}]"
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
     """A generated plan.
 
     Attributes:
-        function: takes the outside operands' parts, returns the wanted operands' parts.
+        structure: of the sequence.
+        selection: what of it the plan runs, and whose parts it takes and gives.
+        function: takes the bound operands' parts, returns the wanted operands' parts.
         node_of_line: for each line of its source (line 1 is the `def`) the node it belongs to, -1 for none.
         names: operand number -> variable of each device, in mesh order; of numbers, the variable everywhere.
     """
 
+    structure: Structure
+    selection: Selection
     function: Callable[[list[Any]], list[list[Any]]]
     node_of_line: list[int]
     names: dict[int, Any]
 
 
-def generate(structure: Structure) -> Plan:
+def generate(structure: Structure, selection: Selection) -> Plan:
     """Write and compile a plan."""
-    source = write(structure)
+    source = write(structure, selection)
     space = dict(source.constants)
     exec(compile(source.text, "<dtorch plan>", "exec"), space)  # of slots and names that this module wrote
-    return Plan(space["plan"], source.node_of, source.names)
+    return Plan(structure, selection, space["plan"], source.node_of, source.names)
 
 
-def write(structure: Structure) -> Source:
+def write(structure: Structure, selection: Selection) -> Source:
     """The source of a plan."""
-    source = Source(structure)
-    _bind_outside(source)
-    for number, recipe in enumerate(structure.recipes):
-        inputs = [source.names[i] for i in structure.inputs[number]]
-        made = recipe.program.write(source, number, inputs)
-        for output, j in zip(structure.outputs[number], recipe.kept, strict=True):
+    source = Source()
+    _bind_outside(source, structure, selection)
+    for node in selection.nodes:
+        recipe = structure.recipes[node]
+        made = recipe.program.write(source, node, [source.names[i] for i in structure.inputs[node]])
+        for output, j in zip(structure.outputs[node], recipe.kept, strict=True):
             source.names[output] = made[j]
-    results = [source.names[output] for output, _ in structure.results]
+    results = [source.names[output] for output in selection.wanted]
     _delete(source, {name for names in results for name in names})
     returned = ", ".join(f"[{', '.join(names)}]" for names in results)
     source.line(f"return [{returned}]", -1)
@@ -142,16 +164,17 @@ def write(structure: Structure) -> Source:
     return source
 
 
-def _bind_outside(source: Source) -> None:
-    """Name the parts of outside operands that some node reads; replicas on one device are one variable."""
-    for i, spec in enumerate(source.structure.outside):
+def _bind_outside(source: Source, structure: Structure, selection: Selection) -> None:
+    """Name the parts of the operands from outside; replicas on one device are one variable."""
+    for i, number in enumerate(selection.bound):
+        spec = structure.spec(number)
         if spec is None:
-            source.names[-1 - i] = Everywhere(f"a{i}_0")
+            source.names[number] = Everywhere(f"a{i}_0")
             source.line(f"a{i}_0 = x[{i}].value", -1)
             continue
         layout, mesh = spec.layout, spec.mesh
         owner = layout.distinct() if mesh.shares_storage else range(mesh.size)
-        source.names[-1 - i] = [f"a{i}_{position}" for position in owner]
+        source.names[number] = [f"a{i}_{position}" for position in owner]
         for position in sorted(set(owner)):
             source.line(f"a{i}_{position} = x[{i}][{position}]", -1)
     source.line("x.clear()", -1)

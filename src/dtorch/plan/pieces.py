@@ -1,40 +1,46 @@
-"""Cutting a sequence that was never met where calls that some plan knows border on calls that none knows.
+"""Cutting a sequence that was never met where familiar calls border on others.
 
 A program whose sizes grow makes calls that come once and never again. Were they run together with the calls
-around them, whole stretches would be new each time; cut apart, the stretches between them keep their plans.
+around them, whole stretches would be new each time; cut apart, the familiar stretches between them keep their
+plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from dtorch.plan.structure import Flags, Selection, Structure
+
 
 class Piece(NamedTuple):
-    """Nodes that run together, and which of their outputs are wanted."""
+    """Nodes that run together, which of their outputs are wanted, and whether the calls are familiar."""
 
     nodes: list[Any]
-    wanted: list[list[bool]]
+    flags: Flags
+    familiar: bool
 
 
-def pieces_of(nodes: list[Any], wanted: list[list[bool]], known: AbstractSet[Any]) -> list[Piece]:
+def pieces_of(nodes: list[Any], structure: Structure, selection: Selection, run: int) -> list[Piece]:
     """The pieces, in program order; what a later piece reads is wanted of an earlier one.
 
     Args:
         nodes: the sequence.
-        wanted: for each node, which of its outputs are.
-        known: recipes that are part of plans.
+        structure: of it.
+        selection: what of it is to run.
+        run: the number of the run.
     """
-    groups = [list(group) for _, group in groupby(range(len(nodes)), lambda i: nodes[i][0] in known)]
-    read_later: set[int] = set()
+
+    def is_familiar(node: int) -> bool:
+        recipe, _, _, place = nodes[node]
+        return recipe.meet(place, run)
+
+    groups = [(key, list(group)) for key, group in groupby(selection.nodes, is_familiar)]
+    wanted = set(selection.wanted)
     found = []
-    for group in reversed(groups):
-        flags = [
-            [flag or id(output) in read_later for flag, output in zip(wanted[i], nodes[i][2], strict=True)]
-            for i in group
-        ]
-        found.append(Piece([nodes[i] for i in group], flags))
-        for i in group:
-            read_later.update(map(id, nodes[i][1]))
+    for familiar, group in reversed(groups):
+        flags = tuple([number in wanted for node in group for number in structure.outputs[node]])
+        found.append(Piece([nodes[node] for node in group], flags, familiar))
+        for number in [number for node in group for number in structure.inputs[node]]:
+            wanted.update((number, structure.roots.get(number, number)))
     return found[::-1]

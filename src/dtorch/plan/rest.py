@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dtorch.op.operand import Operand, Scalar
-from dtorch.plan.structure import Structure
+from dtorch.plan.running import Running
 
 
-def rest(structure: Structure, start: int, values: dict[int, Any]) -> list[Any]:
-    """The nodes from `start` on, their inputs holding what had been made.
+def rest(running: Running, nodes: Sequence[int], values: dict[int, Any]) -> list[Any]:
+    """Nodes that have not run, their inputs holding what had been made.
 
     Args:
-        structure: the sequence.
-        start: the first node that has not run.
+        running: the run they belong to.
+        nodes: their numbers.
         values: parts by operand number, of everything made that the nodes read.
     """
-    known: dict[int, Any] = dict(structure.results)
-    specs = {
-        number: (recipe.outputs or recipe.operator.outputs)[j].spec
-        for recipe, numbers in zip(structure.recipes, structure.outputs, strict=True)
-        for j, number in zip(recipe.kept, numbers, strict=True)
-    }
+    structure = running.structure
+    known: dict[int, Any] = dict(running.results)
 
     def operand(number: int) -> Any:
-        found = known.get(number)
-        if found is None and number < 0:
-            found = structure.sources[-1 - number]()
-        if found is None and number < 0 and structure.outside[-1 - number] is None:
-            found = Scalar(values[number].value)
-        if found is None:
-            spec = specs[number] if number >= 0 else structure.outside[-1 - number]
-            found = Operand(spec, values.get(number))  # type: ignore[arg-type]
-        known[number] = found
-        return found
+        if number not in known:
+            known[number] = _operand(running, number, values)
+        return known[number]
 
     return [
         (
             structure.recipes[node],
             [operand(number) for number in structure.inputs[node]],
             tuple(operand(number) for number in structure.outputs[node]),
-            structure.places[node],
+            running.places[node],
         )
-        for node in range(start, len(structure.recipes))
+        for node in nodes
     ]
+
+
+def _operand(running: Running, number: int, values: dict[int, Any]) -> Any:
+    spec = running.structure.spec(number)
+    if spec is None:
+        return Scalar(values[number].value)
+    outside = number >= running.structure.num_made
+    return (running.source(number) if outside else None) or Operand(spec, values.get(number))

@@ -13,7 +13,7 @@ from dtorch.errors import SerializationError
 from dtorch.op import document, records
 from dtorch.op.serialize import Reader, Writer, check_body
 from dtorch.plan.codegen import Plan, generate
-from dtorch.plan.structure import Structure
+from dtorch.plan.structure import Selection, Structure
 from dtorch.spec import Spec
 
 
@@ -34,19 +34,23 @@ class LoadedPlan:
         return self.plan.function(list(parts))
 
 
-def to_document(structure: Structure) -> records.Document:
-    """A file of a sequence."""
+def to_document(structure: Structure, selection: Selection) -> records.Document:
+    """A file of what is to run of a sequence; in a file operand -1 is the first from outside."""
     writer = Writer()
+    numbers = {number: -1 - i for i, number in enumerate(selection.bound)}
+    made = [number for node in selection.nodes for number in structure.outputs[node]]
+    numbers |= {number: i for i, number in enumerate(made)}
     nodes = [
-        records.PlanNode(writer.operator(recipe.operator), list(inputs), list(outputs), list(recipe.kept))
-        for recipe, inputs, outputs in zip(
-            structure.recipes, structure.inputs, structure.outputs, strict=True
+        records.PlanNode(
+            writer.operator(structure.recipes[node].operator),
+            [numbers[number] for number in structure.inputs[node]],
+            [numbers[number] for number in structure.outputs[node]],
+            list(structure.recipes[node].kept),
         )
+        for node in selection.nodes
     ]
-    body = records.PlanBody(
-        nodes, [writer.maybe(spec) for spec in structure.outside], [n for n, _ in structure.results]
-    )
-    return writer.document(body)
+    outside = [writer.maybe(structure.spec(number)) for number in selection.bound]
+    return writer.document(records.PlanBody(nodes, outside, [numbers[n] for n in selection.wanted]))
 
 
 def from_document(file: records.Document, prepare: Callable[..., Any]) -> LoadedPlan:
@@ -67,22 +71,23 @@ def from_document(file: records.Document, prepare: Callable[..., Any]) -> Loaded
         _check(body, reader)
         operators = [reader.operators[node.operator] for node in body.nodes]
         recipes = [
-            SimpleNamespace(program=prepare(operator, operator.layouts), kept=node.kept)
+            SimpleNamespace(program=prepare(operator, operator.layouts), kept=node.kept, outputs=None)
             for operator, node in zip(operators, body.nodes, strict=True)
         ]
-        structure: Any = SimpleNamespace(
-            recipes=recipes,
-            inputs=[node.inputs for node in body.nodes],
-            outputs=[node.outputs for node in body.nodes],
-            outside=outside,
-            results=[(number, None) for number in body.results],
-        )
-        return LoadedPlan(outside, generate(structure))
+        first = sum(len(node.outputs) for node in body.nodes)
+        inputs = [tuple([n if n >= 0 else first - 1 - n for n in node.inputs]) for node in body.nodes]
+        structure = Structure(recipes, inputs, [tuple(node.outputs) for node in body.nodes], outside)
+        bound = tuple(range(first, first + len(outside)))
+        selection = Selection(tuple(range(len(recipes))), tuple(body.results), bound)
+        return LoadedPlan(outside, generate(structure, selection))
 
 
 def _check(body: records.PlanBody, reader: Reader) -> None:
     """Whether each operand is there before it is read, as often as operators have inputs."""
     known = set(range(-len(body.outside), 0))
+    made = [number for node in body.nodes for number in node.outputs]
+    if made != list(range(len(made))):
+        raise SerializationError("the outputs of the plan's nodes are not numbered in order")
     for i, node in enumerate(body.nodes):
         operator = reader.operators[node.operator]
         if not known.issuperset(node.inputs) or len(node.inputs) != len(operator.inputs):

@@ -1,87 +1,169 @@
-"""What two recorded sequences must share to run by one plan: operators, their wiring, what is wanted."""
+"""A recorded sequence with its operands numbered, and what two of them must share to run by one plan.
+
+Numbers 0, 1, ... are the outputs of the nodes in order; those behind them the operands from outside, first
+read first. Numbering happens at each run, so it is left to C: a `map` instead of a loop.
+"""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain, count
+from operator import gt
+from sys import getrefcount
+from typing import Any, NamedTuple
 
-from dtorch.op.operand import Buffer, Operand
+from dtorch.op.operand import Operand
 from dtorch.spec import Spec
+
+Flags = tuple[bool, ...]
+"""For each output of a sequence, whether it is wanted."""
+
+
+class Numbered:
+    """Nodes about to run, their operands numbered.
+
+    Attributes:
+        key: hashable: recipes and wiring. A recipe tells how many inputs and outputs its node has.
+        made: the outputs, by number.
+        outside: the operands from outside, in the order of their numbers.
+        numbers: of all operands.
+        places: where the user's program made each node.
+    """
+
+    __slots__ = ("key", "made", "numbers", "outside", "places")
+
+    def __init__(self, nodes: Iterable[Any]) -> None:
+        recipes, inputs, outputs, self.places = zip(*nodes, strict=True)
+        self.made: list[Operand] = list(chain.from_iterable(outputs))
+        operands = [*self.made, *chain.from_iterable(inputs)]
+        self.numbers: dict[Operand, int] = dict(zip(dict.fromkeys(operands), count(), strict=False))
+        self.outside: list[Operand] = list(self.numbers)[len(self.made) :]
+        self.key = recipes, tuple(map(self.numbers.__getitem__, operands[len(self.made) :]))
+
+    def release(self) -> None:
+        """Let go of the operands."""
+        self.made.clear()
+        self.outside.clear()
+        self.numbers.clear()
+
+
+class Selection(NamedTuple):
+    """What of a sequence must run.
+
+    Attributes:
+        nodes: those that something wanted depends on, and those that write.
+        wanted: numbers of the outputs that are.
+        bound: numbers of the operands from outside that the nodes read.
+    """
+
+    nodes: tuple[int, ...]
+    wanted: tuple[int, ...]
+    bound: tuple[int, ...]
 
 
 class Structure:
-    """A sequence with its operands numbered: outside ones first met first, then outputs in order.
+    """All that a key tells; equal keys have equal structures.
 
     Attributes:
-        key: hashable; equal keys mean that one plan serves.
         recipes: one per node.
-        inputs: operand numbers of each node's inputs.
-        outputs: operand numbers of each node's outputs.
-        outside: specs of the operands from outside, None for a number; operand -1 is the first of them.
-        parts: their parts, until a run takes them.
-        sources: weak references to them.
-        results: wanted operands and their numbers.
-        places: where the user's program made each node.
-        buffers: for the numbers of operands that have one, a weak reference to their buffer.
+        inputs, outputs: operand numbers of each node.
+        num_made: number of outputs.
+        outside: specs of the operands from outside, None for a number.
+        reads: how often the nodes read each operand.
+        idle: the reference count of each output that nothing but the nodes holds.
+        roots: for each output that views another operand, the number of what owns the storages.
     """
 
-    __slots__ = (
-        "buffers",
-        "inputs",
-        "key",
-        "outputs",
-        "outside",
-        "parts",
-        "places",
-        "recipes",
-        "results",
-        "sources",
-    )
+    __slots__ = ("idle", "inputs", "num_made", "outputs", "outside", "reads", "recipes", "roots")
 
-    def __init__(self, nodes: Sequence[Any], wanted: Sequence[Sequence[bool]]) -> None:
-        made: dict[int, int] = {}
-        self.outside: list[Spec | None] = []
-        self.parts: list[Any] = []
-        self.sources: list[weakref.ref[Operand]] = []
-        self.results: list[tuple[int, Operand]] = []
-        self.recipes = [node[0] for node in nodes]
-        self.places = [node[3] for node in nodes]
-        self.inputs: list[tuple[int, ...]] = []
-        self.outputs: list[tuple[int, ...]] = []
-        self.buffers: dict[int, weakref.ref[Buffer]] = {}
-        key: list[Any] = []
-        next_made = 0
-        for (recipe, inputs, outputs, _), flags in zip(nodes, wanted, strict=True):
-            wired = []
-            for operand in inputs:
-                number = made.get(id(operand))  # the nodes hold all operands, so no id is used twice
-                if number is None:
-                    number = made[id(operand)] = -1 - len(self.outside)
-                    self.outside.append(operand.spec)
-                    self.parts.append(operand.parts)
-                    self.sources.append(weakref.ref(operand))
-                    if operand.shared is not None:
-                        self.buffers[number] = weakref.ref(operand.shared)
-                wired.append(number)
-            numbered = []
-            for operand, flag in zip(outputs, flags, strict=True):
-                made[id(operand)] = next_made
-                numbered.append(next_made)
-                if operand.shared is not None:
-                    self.buffers[next_made] = weakref.ref(operand.shared)
-                if flag:
-                    self.results.append((next_made, operand))
-                next_made += 1
-            self.inputs.append(tuple(wired))
-            self.outputs.append(tuple(numbered))
-            key.append((recipe, self.inputs[-1], tuple(flags)))
-        self.key = tuple(key)
+    def __init__(
+        self,
+        recipes: Sequence[Any],
+        inputs: Sequence[tuple[int, ...]],
+        outputs: Sequence[tuple[int, ...]],
+        outside: list[Spec | None],
+    ) -> None:
+        self.recipes = recipes
+        self.inputs = inputs
+        self.outputs = outputs
+        self.outside = outside
+        self.num_made = sum(map(len, outputs))
+        self.roots: dict[int, int] = {}
+        for recipe, read, made in zip(recipes, inputs, outputs, strict=True):
+            self._note_views(recipe, read, made)
+        self.reads = Counter(chain.from_iterable(inputs))
+        self.idle = [_IDLE + self.reads[number] for number in range(self.num_made)]
 
-    def aliases(self, number: int) -> Iterator[int]:
-        """The operands that share storages with one, itself first."""
-        yield number
-        buffer = self.buffers.get(number)
-        for other, reference in self.buffers.items():
-            if other != number and reference == buffer:
-                yield other
+    @classmethod
+    def of(cls, nodes: Sequence[Any], numbered: Numbered) -> Structure:
+        """The structure of recorded nodes."""
+        recipes, wiring = numbered.key
+        read, made = iter(wiring), count()
+        inputs = [tuple([next(read) for _ in node[1]]) for node in nodes]
+        outputs = [tuple([next(made) for _ in node[2]]) for node in nodes]
+        return cls(recipes, inputs, outputs, [operand.spec for operand in numbered.outside])
+
+    def _note_views(self, recipe: Any, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+        for j, number in zip(recipe.kept, outputs, strict=True):
+            if recipe.outputs is not None and recipe.outputs[j].source == "view":
+                base = inputs[recipe.outputs[j].input]
+                self.roots[number] = self.roots.get(base, base)
+
+    def drop_conversions(self, numbered: Numbered, converted: list[Operand]) -> None:
+        """Take their conversions from operands that only nodes hold, or these would look wanted."""
+        held = {id(operand): operand for operand in converted}
+        converted.clear()
+        while held:
+            operand = held.popitem()[1]
+            number = numbered.numbers.get(operand, -1)
+            listed = 0 if number < 0 else 3 if number < self.num_made else 2  # by its node, and by `numbered`
+            # Here the operand has two more references: its variable and getrefcount's argument.
+            if getrefcount(operand) - 2 <= listed + self.reads[number]:
+                operand.converted = None
+
+    def wanted(self, numbered: Numbered) -> Flags:
+        """Which outputs somebody beside the nodes holds, or a view of which somebody does.
+
+        Of those the operand that owns the storages is wanted too, for a buffer keeps them.
+        """
+        flags = tuple(map(gt, map(getrefcount, numbered.made), self.idle))
+        roots = {root for number, root in self.roots.items() if flags[number] and root < self.num_made}
+        if all(flags[root] for root in roots):
+            return flags
+        return tuple([flag or number in roots for number, flag in enumerate(flags)])
+
+    def select(self, flags: Flags) -> Selection:
+        """What must run where these outputs are wanted."""
+        needed = {number for number, flag in enumerate(flags) if flag}
+        nodes = []
+        for node in range(len(self.recipes) - 1, -1, -1):
+            if self.recipes[node].written or not needed.isdisjoint(self.outputs[node]):
+                needed.update(self.inputs[node])
+                nodes.append(node)
+        wanted = tuple([number for number, flag in enumerate(flags) if flag])
+        return Selection(tuple(nodes[::-1]), wanted, tuple(sorted(n for n in needed if n >= self.num_made)))
+
+    def spec(self, number: int) -> Spec | None:
+        """The spec of an operand; None for a number."""
+        if number >= self.num_made:
+            return self.outside[number - self.num_made]
+        node = next(node for node, numbers in enumerate(self.outputs) if number in numbers)
+        recipe = self.recipes[node]
+        j = recipe.kept[self.outputs[node].index(number)]
+        return (recipe.outputs or recipe.operator.outputs)[j].spec
+
+    def nbytes(self, numbers: Iterable[int]) -> int:
+        """What some outputs hold, in bytes of global values: with each view all that it views."""
+        roots = {self.roots.get(number, number) for number in numbers}
+        return sum(spec.nbytes for root in roots if (spec := self.spec(root)) is not None)
+
+
+def _references_of_a_node() -> int:
+    """What `Structure.wanted` counts of an output that nothing but its node holds and nobody reads."""
+    nodes: list[Any] = [(None, [], (object(),), None)]
+    numbered = Numbered(nodes)
+    return next(map(getrefcount, numbered.made))
+
+
+_IDLE = _references_of_a_node()

@@ -101,10 +101,11 @@ class Program:
         count = len(self.operator.outputs)
         if self.group is not None or self._apart():
             return source.whole_call(self.run, node, inputs, [len(self.owner)] * count)
+        specs = [None if operand is None else operand.spec for operand in self.operator.inputs]
         names = [[f"v{node}_{j}_{i}" for i in range(len(self.positions))] for j in range(count)]
         for i, (position, kernel) in enumerate(zip(self.positions, self.kernels, strict=True)):
             mine = [part[position] for part in inputs]
-            source.call(kernel_call(kernel), node, mine, [name[i] for name in names])
+            source.call(kernel_call(kernel), node, mine, [name[i] for name in names], specs)
         return [[names[j][i] for i in self.special_order.get(j, self.order)] for j in range(count)]
 
 
@@ -214,6 +215,6 @@ class LocalRunner:
         """Give memory that no tensor uses back to the devices."""
         memory.empty_cache()
 
-    def run_nodes(self, nodes: list[Any], wanted: list[list[bool]]) -> None:
+    def run_nodes(self, nodes: list[Any], converted: list[Operand]) -> None:
         """Run a recorded sequence; see `plan/cache.py`."""
-        cache.run(nodes, wanted)
+        cache.run(nodes, converted)

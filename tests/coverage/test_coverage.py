@@ -5,6 +5,7 @@ A seeded sample; DTORCH_CASES raises it, `make coverage` tries everything and wr
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 from dtorch.layout import Layout
 from dtorch.placement import Shard
+from tests.coverage import __main__ as command
 from tests.coverage import report
 from tests.coverage.database import (
     CANNOT,
@@ -132,3 +134,31 @@ def test_the_page_names_everything() -> None:
         "- `mul` float32: values differ",
     ):
         assert line in text.splitlines()
+
+
+def test_a_run_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["coverage", "exp", "sin", "--kinds", "float32", "--samples", "1", "--folder", str(tmp_path)]
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(sys, "argv", [*arguments, "--page", str(page)])
+    (tmp_path / "0-of-1.now").write_text("sin\tfloat32")  # a process died there
+    tried: list[str] = []
+
+    def noted(op: Any, *args: Any) -> Record:
+        tried.append(op.name)
+        return examine(op, *args)
+
+    monkeypatch.setattr(command, "examine", noted)
+    for _ in range(2):
+        with pytest.raises(SystemExit) as stopped:
+            command.main()
+        assert stopped.value.code
+        assert tried == ["exp"]
+    assert "- `sin` float32: the process died" in page.read_text().splitlines()
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--failed"])
+    with pytest.raises(SystemExit) as stopped:
+        command.main()
+    assert not stopped.value.code
+    assert tried == ["exp", "sin"]
+    assert "2 entries of 2 are eligible in float32, 2 with a backward" in capsys.readouterr().out

@@ -48,9 +48,12 @@ def _copy(func: Any, args: tuple, kwargs: dict) -> Any:
     if not isinstance(target, Tensor):
         return func(target, read(source), *rest, **kwargs)
     if isinstance(source, Tensor):
-        if source.shape != target.shape and _is_reshape(source, target):
-            return target  # torch.matmul(out=) brings back what it wrote into a view that it takes for a copy
-        mesh, have = target._operand.spec.mesh, source._operand.spec
+        mesh, have, shared = target._operand.spec.mesh, source._operand.spec, source._operand.shared
+        if shared is not None and shared is target._operand.shared:
+            if source.shape != target.shape and _is_reshape(source, target):
+                return target  # torch.matmul(out=) brings back what it wrote, to what it is a view of
+            if mesh.size > 1:
+                source = source.clone()  # parts may overlap otherwise than the whole tensors do
         if have.mesh != mesh and have.mesh.size > 1:
             source = _brought(source, target)
     return run(func, (target, source, *rest), kwargs)

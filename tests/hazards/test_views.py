@@ -186,3 +186,14 @@ CASES = {
 @pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), under(CASES))
 def test_as_torch(fn: Any, tensors: Any, mesh: Any, places: Any) -> None:
     assert_like_torch(fn, tensors, mesh, places)
+
+
+@pytest.mark.parametrize("places", ["R", "S0", "S1"])
+def test_a_tensor_copied_into_a_view_of_itself(places: str) -> None:
+    full = torch.randn(4, 4)
+    x = place(full, (4,), (places,))
+    view = x.unflatten(0, (1, -1))
+    view.select(-1, 0).copy_(x.select(-1, 0))
+    assert torch.equal(x.to_torch(), full)
+    x[:, :2].copy_(x[:, 2:])
+    assert torch.equal(x.to_torch(), full[:, [2, 3, 2, 3]])

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -65,6 +66,14 @@ def test_asking_for_a_value_raises(ask) -> None:
     x = dtorch.randn(4, 4, device_mesh=mesh_of()).sum()
     with pytest.raises(UnsupportedError, match="described devices"):
         ask(x)
+
+
+def test_what_torch_cannot_infer_says_why() -> None:
+    x = dtorch.randn(48, 64, device_mesh=mesh_of())
+    w, ends = dtorch.randn(4, 64, 256, device_mesh=mesh_of()), dtorch.ones(4, device_mesh=mesh_of()).int()
+    with pytest.raises(UnsupportedError, match=r"without running it .Expected inputs of BF16 type"):
+        torch._grouped_mm(x, w, offs=ends)
+    assert torch._grouped_mm(x.bfloat16(), w.bfloat16(), offs=ends).shape == (48, 256)
 
 
 def test_whole_numbers_and_masks_keep_values() -> None:
@@ -147,16 +156,20 @@ def test_writes_record_the_same(write, placements) -> None:
     assert run(described) == run(real)
 
 
-@pytest.mark.parametrize(
-    "make", [torch.optim.AdamW, torch.optim.Adam, lambda p: torch.optim.SGD(p, 0.1, 0.9)]
-)
-@pytest.mark.parametrize("options", [{}, {"foreach": True}])
-def test_training_steps(make, options) -> None:
-    if options and not isinstance(make, type):
-        pytest.skip("made with positional options")
+OPTIMIZERS = {
+    "adamw": torch.optim.AdamW,
+    "adam, foreach": partial(torch.optim.Adam, foreach=True),
+    "adamw, fused": partial(torch.optim.AdamW, fused=True),
+    "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "rmsprop": torch.optim.RMSprop,
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_training_steps(make) -> None:
     with dtorch.dry_run(mesh_of()):
         model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 4))
-        optimizer = make(model.parameters(), **options)
+        optimizer = make(model.parameters())
         for _ in range(2):
             loss = nn.functional.cross_entropy(model(torch.randn(8, 16)), torch.randint(0, 4, (8,)))
             optimizer.zero_grad()
@@ -242,3 +255,49 @@ def test_factories_are_calls() -> None:
         ("Create(-> [2, 2], float32)", 16),
         ("Create(-> [5], bfloat16)", 0),
     ]
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=128, max_position_embeddings=64, pad_token_id=0,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    "options", [{}, {"do_sample": True}, {"cache_implementation": "static", "disable_compile": True}]
+)
+def test_generation(options) -> None:
+    pytest.importorskip("transformers")
+    mesh = mesh_of()
+    with dtorch.dry_run(mesh) as run, torch.no_grad():
+        model = dtorch.parallelize(llama(), mesh, "auto")
+        ids = torch.arange(16).view(2, 8)
+        made = model.generate(ids, max_new_tokens=4, eos_token_id=None, **options)
+    assert made.shape == (2, 12)
+    products = [node for node, at in zip(run.nodes, run.made) if at.module.endswith("lm_head")]
+    assert len([node for node in products if node.operator.price().flops]) == 4
+
+
+@pytest.mark.models
+def test_generation_that_asks_for_an_end_token() -> None:
+    pytest.importorskip("transformers")
+    with dtorch.dry_run(mesh_of()), torch.no_grad(), pytest.raises(UnsupportedError, match="end token"):
+        llama().generate(torch.arange(8).view(1, 8), max_new_tokens=4)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_masks_of_padded_batches(attention: str) -> None:
+    pytest.importorskip("transformers")
+    model = llama()
+    model.set_attn_implementation(attention)
+    ids, mask = torch.ones(2, 12, dtype=torch.int64), torch.tensor([[1] * 12, [0] * 4 + [1] * 8])
+    report = dtorch.price(model, ids, attention_mask=mask, labels=ids, device="l4", backward=True)
+    assert report.unknown == {}
+    phases = report.by_phase()
+    assert phases["backward"]["flops"] == 2 * phases["forward"]["flops"]

@@ -1,6 +1,10 @@
 """dtorch.price: what may be priced, on which devices, what stays as it was, what the report says."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -221,3 +225,21 @@ def test_differences() -> None:
     }
     assert difference["kinds"] == {}
     assert one.diff(one) == {"total": {}, "kinds": {}, "modules": {}}
+
+
+def test_the_names_are_there_and_cost_no_import() -> None:
+    code = (
+        "import sys, dtorch;"
+        "early = [m for m in sys.modules if m.startswith(('dtorch.perf', 'dtorch.report'))];"
+        "names = ['Report', 'described_mesh', 'devices', 'dry_run', 'price'];"
+        "assert set(names) <= set(dir(dtorch)) & set(dtorch.__all__); dtorch.price; print(early)"
+    )
+    path = os.pathsep.join([str(Path(dtorch.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -73,9 +73,7 @@ def call(
     if plans is None or not all(
         plan.spec or plan.source == "argument" or _absent(recipe, plan) for plan in plans
     ):
-        raise UnsupportedError(
-            f"{recipe.operator.describe()}: what it gives depends on values.\n  {NoValue().error}"
-        )
+        raise UnsupportedError(_why_not(recipe))
     legal = constructor.legal(recipe, operands) if recipe.conversions else operands
     results: Results = [_output(recipe, plan, number, operands) for number, plan in enumerate(plans)]
     for i in recipe.written:
@@ -100,6 +98,17 @@ def _computable(recipe: Recipe, operands: Sequence[Any]) -> bool:
         plan.spec is None or keeps_value(plan.spec.mesh, plan.spec.dtype, plan.spec.numel)
         for plan in recipe.outputs
     )
+
+
+def _why_not(recipe: Recipe) -> str:
+    """Why nobody can tell what a call gives: it depends on values, or torch's meta kernel refuses it."""
+    operator = recipe.operator
+    try:
+        operator.infer_output_meta_info()
+        reason = "what it gives depends on values"
+    except MetaFailed as failed:
+        reason = f"what it gives cannot be told without running it ({failed.error})"
+    return f"{operator.describe()}: {reason}.\n  {NoValue().error}"
 
 
 def _absent(recipe: Recipe, plan: OutputPlan) -> bool:

@@ -163,9 +163,13 @@ def test_inputs_are_checked() -> None:
 
 
 def test_what_is_left_out_is_named() -> None:
-    graph, (x, w, _), made = record(linear)
-    with pytest.raises(SerializationError, match=r"the graph also reads operand .* name its tensor among"):
+    graph, (x, w, b), made = record(linear)
+    with pytest.raises(
+        SerializationError, match=r"also reads operand \d, .*, in node \d; name its tensor among"
+    ):
         graph.to_bytes(inputs=[x, w], outputs=made)
+    with pytest.raises(SerializationError, match=r"operand \d is made by the graph, so it is no input"):
+        graph.to_bytes(inputs=[x, w, b, made[0]], outputs=made)
     with pytest.raises(SerializationError, match="took no part"):
         graph.to_bytes(inputs=tensors(), outputs=made)
     with pytest.raises(SerializationError, match="nothing is recorded"):

@@ -120,24 +120,36 @@ class Wiring:
         Raises:
             SerializationError: a tensor that took no part, or one from outside that is not among the inputs.
         """
-        if inputs is not None:
-            self.inputs = [self._known(tensor) for tensor in inputs]
-        elif self.inputs is None:
-            self.inputs = [number for number in self.outside if number not in self.constants]
         if outputs is not None:
             self.outputs = [self._known(tensor) for tensor in outputs]
         elif self.outputs is None:
             self.outputs = self._unread()
         self.results.update({n: o.spec for o, n in self._numbers.items() if n in self.outputs})
+        self._drop_implied()
         wanted = {*self._reads(), *self.outputs}
+        needed = [n for n in self.outside if n in wanted and n not in self.constants]
+        if inputs is not None:
+            self.inputs = [self._known(tensor) for tensor in inputs]
+        elif self.inputs is None:
+            self.inputs = needed
+        made = next((number for number in self.inputs if number not in self.outside), None)
+        if made is not None:
+            raise SerializationError(f"operand {made} is made by the graph, so it is no input")
+        missing = next((number for number in needed if number not in self.inputs), None)
+        if missing is not None:
+            readers = [node for node, use in self.uses.items() if missing in use.reads]
+            where = f", in node {min(readers)}" if readers else ""
+            raise SerializationError(
+                f"the graph also reads operand {missing}, {self.outside[missing]}{where}; "
+                "name its tensor among the inputs"
+            )
+
+    def _drop_implied(self) -> None:
+        """Forget conversions that dtorch chose and that nobody reads."""
+        wanted = {*self._reads(), *(self.outputs or ())}
         for node in self.implied:
             if node in self.uses and wanted.isdisjoint(self.uses[node].makes):
                 del self.uses[node]
-        for number, spec in self.outside.items():
-            if number not in self.inputs and number not in self.constants:
-                raise SerializationError(
-                    f"the graph also reads operand {number}, {spec}; name its tensor among the inputs"
-                )
 
     def _known(self, tensor: Any) -> int:
         operand = getattr(tensor, "_operand", None)

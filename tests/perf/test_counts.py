@@ -286,6 +286,15 @@ def test_a_layer_that_torch_fuses_counts_as_its_parts(way: str) -> None:
         assert dtorch.price(lambda: layer(x)).flops == wanted
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_packed_weights() -> None:
+    weight = torch.quantize_per_tensor(r(N, K), 0.1, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(weight, r(N))
+    graph = recorded_in("no_grad", lambda x: torch.ops.quantized.linear_dynamic(x, packed), [r(B, M, K)])
+    assert graph.cost().flops == 2 * B * M * K * N
+    assert "LinearDynamic" in str(graph)
+
+
 # ---- dense linear algebra, by the counts of counts.py
 
 

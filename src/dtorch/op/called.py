@@ -114,6 +114,8 @@ class Called:
         """Arguments that are no tensors and differ from their defaults, by name, less those outputs show."""
         if isinstance(self.param, TorchCall):
             found = {name: self.arguments.get(name) for name in self.schema.names if name not in _SHOWN}
+            # Packed weights are no parameters to show, and refuse to be compared.
+            found = {name: v for name, v in found.items() if not isinstance(v, torch.ScriptObject)}
             defaults = {**dict.fromkeys(found), **self.schema.defaults}
             return {name: v for name, v in found.items() if v != defaults[name] and not holds_slot(v)}
         fields = msgspec.structs.fields(self.param)

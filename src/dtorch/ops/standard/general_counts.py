@@ -84,6 +84,16 @@ def _dynamic(call: General) -> int:
     return 2 * prod(call.shape_of("inp")) * call.arguments["out_features"]
 
 
+@counts(
+    "quantized.linear", "quantized.linear_dynamic", "quantized.linear_dynamic_fp16",
+    "quantized.linear_leaky_relu", "quantized.linear_relu", "quantized.linear_relu_dynamic",
+    "quantized.linear_relu_dynamic_fp16", "quantized.linear_tanh",
+)  # fmt: skip
+def _packed(call: General) -> int:
+    """The width of packed weights shows in the result alone."""
+    return 2 * prod(call.result()) * call.shape_of("X")[-1]
+
+
 @counts("_mixed_dtypes_linear")
 def _mixed(call: General) -> int:
     return 2 * prod(call.shape_of("input")) * prod(call.shape_of("scale"))

@@ -18,6 +18,7 @@ _SLOTS = [Slot(i) for i in range(4096)]
 _TENSOR = object()
 _INFINITE = float("inf")
 _GENERATOR = torch.Generator
+_INT = frozenset((int,))
 _TRUE, _FALSE = (bool, "True"), (bool, "False")
 
 Handler = Callable[[Any, tuple, dict], Any]
@@ -107,6 +108,8 @@ def scan(door: Door, args: tuple, kwargs: dict | None) -> tuple[list[Any], list[
                 plain = False
         elif kind is int or value is None:
             key.append(value)
+        elif kind is list and _INT.issuperset(map(type, value)):
+            key.append(tuple(value))
         elif not _scan(kind, value, len(key) - 1, door, key, scalars):
             plain = False
     if kwargs:
@@ -122,10 +125,7 @@ def _scan(
 ) -> bool:
     """Write one argument into the key; whether there was no tensor in it."""
     if kind is list or kind is tuple:
-        for item in value:
-            if type(item) is not int:
-                break
-        else:
+        if _INT.issuperset(map(type, value)):
             key.append(tuple(value))
             return True
         key.append((kind, len(value)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dtorch.dispatch import handles_kind
+from dtorch.dispatch_door import handles_kind
 from dtorch.op import registry
 from dtorch.op.schema import has_tag
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtorch import autograd, ops
+from dtorch import autograd, mesh_description, ops
 from dtorch.errors import (
     AxisError,
     DeviceError,
@@ -42,6 +42,7 @@ from dtorch.policy import device_mesh, no_sync, record, set_redistribute_policy,
 from dtorch.runtime.runner import LocalRunner
 
 Graph.runner_factory = LocalRunner
+mesh_description.kinds = lambda: importlib.import_module("dtorch.perf.device").KINDS
 
 # Graphs are handed their runner before anything below could make one.
 from dtorch import creation_mode as _creation_mode  # noqa: E402, F401

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+kinds: Callable[[], Mapping[str, type]] = dict
+"""The classes of devices and links by the names that files call them; whoever has them sets it."""
 
 
 class Description(NamedTuple):

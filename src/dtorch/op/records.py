@@ -7,7 +7,7 @@ readers would misread.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Union
+from typing import Annotated, Any, Literal, Union
 
 import msgspec
 
@@ -66,6 +66,20 @@ class Device(msgspec.Struct, frozen=True, tag="device"):
     name: str
 
 
+class Sheet(msgspec.Struct, frozen=True):
+    """A device or a link by its data sheet: the name of its class, and its fields."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+class Description(msgspec.Struct, frozen=True):
+    """The devices of a described mesh, all alike, and what joins them along each axis."""
+
+    device: Sheet
+    links: list[Sheet]
+
+
 class Mesh(msgspec.Struct, frozen=True, tag="mesh"):
     """A device mesh; of shape [] it is one device."""
 
@@ -73,6 +87,7 @@ class Mesh(msgspec.Struct, frozen=True, tag="mesh"):
     shape: list[int]
     device_ids: list[int]
     dim_names: list[str] | None
+    description: Description | None = None
 
 
 class Layout(msgspec.Struct, frozen=True, tag="layout"):

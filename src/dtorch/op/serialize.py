@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from dtorch import mesh_description
 from dtorch.errors import SerializationError
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
+from dtorch.mesh_description import Description
 from dtorch.op import document, records, registry
 from dtorch.op.call import OutputMeta
 from dtorch.op.choice import Choice
@@ -149,10 +151,15 @@ def value_record(value: Any) -> Any:
 
 
 def _mesh_record(mesh: DeviceMesh) -> records.Mesh:
-    if mesh.description is not None:
-        raise SerializationError(f"what is on described devices cannot be written: {mesh!r}")
     names = None if mesh.dim_names is None else list(mesh.dim_names)
-    return records.Mesh(mesh.device_type, list(mesh.shape), list(mesh.device_ids), names)
+    described, there = None, mesh.description
+    if there is not None:
+        described = records.Description(_sheet(there.device), [_sheet(link) for link in there.links])
+    return records.Mesh(mesh.device_type, list(mesh.shape), list(mesh.device_ids), names, described)
+
+
+def _sheet(value: Any) -> records.Sheet:
+    return records.Sheet(type(value).__name__, msgspec.to_builtins(value))
 
 
 def _layout_record(layout: Layout) -> records.Layout:
@@ -293,15 +300,27 @@ def torch_value(name: str, kind: Any = object) -> Any:
 
 
 def _mesh(record: records.Mesh) -> DeviceMesh:
-    if not record.shape:
-        (number,) = record.device_ids
-        return DeviceMesh(record.device_type if not number else f"{record.device_type}:{number}")
     ids: Any = list(record.device_ids)
     if math.prod(record.shape) != len(ids):
         raise SerializationError(f"{len(ids)} devices on a mesh of shape {record.shape}")
-    for size in record.shape[:0:-1]:
-        ids = [ids[i : i + size] for i in range(0, len(ids), size)]
-    return DeviceMesh(record.device_type, ids, record.dim_names)
+    if record.shape:
+        for size in record.shape[:0:-1]:
+            ids = [ids[i : i + size] for i in range(0, len(ids), size)]
+        mesh = DeviceMesh(record.device_type, ids, record.dim_names)
+    else:
+        mesh = DeviceMesh(f"{record.device_type}:{ids[0]}" if ids[0] else record.device_type)
+    there = record.description
+    if there is None:
+        return mesh
+    return mesh.described(Description(_described(there.device), tuple(map(_described, there.links))))
+
+
+def _described(sheet: records.Sheet) -> Any:
+    """The device or link of a data sheet."""
+    known = mesh_description.kinds()
+    if sheet.kind not in known:
+        raise SerializationError(f"no kind of device or link is called {sheet.kind} here")
+    return msgspec.convert(sheet.fields, known[sheet.kind])
 
 
 def _layout(record: records.Layout) -> Layout:

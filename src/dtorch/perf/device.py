@@ -229,6 +229,10 @@ def devices(path: str | os.PathLike[str] | None = None) -> dict[str, Device]:
     return known if path is None and not own.is_file() else {**known, **read_devices(own)}
 
 
+KINDS = {cls.__name__: cls for cls in (Device, Link)}
+"""What files may describe devices by."""
+
+
 def find_device(name: str | Device) -> Device:
     """The device of a name.
 

@@ -28,6 +28,7 @@ FLOORS = (
     ("runtime",),
     ("autograd", "dispatch", "tensor", "creation", "policy", "foreach"),
     ("nn", "operators", "cuda"),
+    ("replay",),
     ("perf",),
     ("report",),
     ("lab",),

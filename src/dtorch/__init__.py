@@ -16,10 +16,12 @@ import torch
 from dtorch import autograd, mesh_description, ops
 from dtorch.errors import (
     AxisError,
+    CaptureError,
     DeviceError,
     DtorchError,
     MeshError,
     MeshMismatchError,
+    ModelError,
     OperatorError,
     OptionError,
     PlacementError,
@@ -83,6 +85,9 @@ _watch_dynamo()
 __all__ = [
     "__version__",
     "AxisError",
+    "Capture",
+    "CaptureError",
+    "CaptureStats",
     "DeviceError",
     "DeviceMesh",
     "DtorchError",
@@ -93,6 +98,7 @@ __all__ = [
     "MemoryStats",
     "MeshError",
     "MeshMismatchError",
+    "ModelError",
     "OperatorCost",
     "OperatorError",
     "OptionError",
@@ -111,6 +117,7 @@ __all__ = [
     "UnsupportedError",
     "VoidFutureCollect",
     "arange",
+    "capture",
     "described_mesh",
     "device_mesh",
     "devices",
@@ -149,7 +156,10 @@ __all__ = [
 
 # What not every program needs: its modules are imported when one of these names is first used.
 _LATE = {
+    "Capture": "dtorch.replay",
+    "CaptureStats": "dtorch.replay",
     "Report": "dtorch.report.report",
+    "capture": "dtorch.replay",
     "described_mesh": "dtorch.perf.device",
     "devices": "dtorch.perf.device",
     "discover_rules": "dtorch.testing.discover",

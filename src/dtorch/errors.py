@@ -52,3 +52,7 @@ class ModelError(DtorchError, ValueError):
 
 class SerializationError(DtorchError, ValueError):
     """A file of operators, graphs or plans that cannot be written, or is no such file, damaged or newer."""
+
+
+class CaptureError(DtorchError, RuntimeError):
+    """A function that cannot be captured, or a replay that would not be right; the text says why."""

@@ -8,13 +8,15 @@ pending.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from dtorch import redistribute
+from dtorch.errors import CaptureError
 from dtorch.graph import aliasing, conversion, described
 from dtorch.graph.build import Surroundings, build
 from dtorch.graph.confirm import confirm, explain, users_place
@@ -44,6 +46,12 @@ _current_backward = torch._C._current_graph_task_id
 _surroundings = cache(Surroundings)  # one object for equal values: keys compare by identity
 
 
+_ASKED = (
+    "capture(): the function asks for the value of a distributed tensor (item, bool, print, to_torch ...); "
+    "move that out of the function"
+)
+
+
 class GraphConstructor:
     """Adds operators to one graph. Recipes are shared by all graphs, since they hold no values."""
 
@@ -55,6 +63,7 @@ class GraphConstructor:
         self.eager = eager
         self.pending = Pending()
         self._last_backward = -1
+        self.captured = False
         self._now: Any = None  # the backward and the settings that `enter` saw; None: see for yourself
         self._around = _surroundings(graph.policy, False, default_dtype())
 
@@ -89,7 +98,7 @@ class GraphConstructor:
             nodes.append((recipe, operands, (output,), users_place(3)))
             pending.nbytes += recipe.nbytes
             if pending.nbytes > MAX_BYTES or len(nodes) > MAX_NODES:
-                self.flush()
+                self.relieve()
             return recipe, output
         finally:
             lock.release()
@@ -156,7 +165,7 @@ class GraphConstructor:
             self.pending.settings = settings
         if task not in (-1, self._last_backward) and not self.eager:
             self._last_backward = task
-            torch.autograd.Variable._execution_engine.queue_callback(self.flush)  # type: ignore[arg-type]
+            torch.autograd.Variable._execution_engine.queue_callback(self.relieve)
         self._now = None if self.eager or self.graph.recorders else (task, *settings)
         self._around = _surroundings(self.graph.policy, task != -1, settings[0])
 
@@ -208,7 +217,7 @@ class GraphConstructor:
         pending.nbytes += node[0].nbytes
         if pending.nbytes > MAX_BYTES or len(pending.nodes) > MAX_NODES:
             del node
-            self.flush()
+            self.relieve()
 
     def flush(self) -> BaseException | None:
         """Run what is pending. A failure is kept for whoever reads what it spoiled, and returned.
@@ -217,6 +226,8 @@ class GraphConstructor:
             KeyboardInterrupt: as it came; what had not run is still pending.
         """
         pending = self.pending
+        if self.captured:
+            raise CaptureError(_ASKED)
         if not pending.nodes:
             return None
         with self.graph.lock, LocalWork(), Under(pending.settings):
@@ -233,6 +244,23 @@ class GraphConstructor:
                 pending.put_back(nodes)
                 raise
         return None
+
+    def relieve(self) -> None:
+        """Run what is pending though nobody asks: there is much of it, or a backward ends."""
+        if not self.captured:
+            self.flush()
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Keep back all that is recorded within; asking for a value raises a CaptureError.
+
+        `captured` is False at the end if something ran nevertheless, to be confirmed.
+        """
+        self.captured = True
+        try:
+            yield
+        finally:
+            self.captured = False
 
     def parts(self, operand: Operand) -> Parts:
         """The local tensors of an operand, up to date; not to be written.
@@ -288,8 +316,12 @@ class GraphConstructor:
     def run(self, recipe: Recipe, operands: Sequence[Operand | None], in_backward: bool) -> Results:
         """Run a call at once, after all that is pending."""
         given, operands = operands, self.legal(recipe, operands)
-        self.flush()
         operator = recipe.operator
+        if self.captured and not recipe.checked:
+            self.captured = False  # a first run confirms what was inferred, so this is no capture
+        elif self.captured:
+            raise CaptureError(f"capture(): {operator.describe()} cannot be recorded ahead; keep it outside")
+        self.flush()
         program = recipe.program
         if program is None:
             program = recipe.program = self.runner.prepare(operator, operator.layouts)

@@ -1,0 +1,229 @@
+"""`dtorch.capture`: a function that is replayed once it has been seen to do the same again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from dtorch.errors import CaptureError
+from dtorch.graph.graph import Graph
+from dtorch.graph.settings import present
+from dtorch.op.operand import Operand
+from dtorch.replay.program import CourseChanged, Program
+from dtorch.replay.recording import record
+from dtorch.tensor import Tensor
+
+MAX_PROGRAMS = 16
+"""Recordings kept by one capture; a function that needs more changes too much to be worth it."""
+
+
+@dataclass
+class CaptureStats:
+    """What a capture has done.
+
+    Attributes:
+        calls: of the function, of whatever kind.
+        captures: calls that were recorded whole.
+        replays: calls that ran without the function's Python.
+        bytes_held: of tensors that only the recordings keep alive.
+    """
+
+    calls: int = 0
+    captures: int = 0
+    replays: int = 0
+    bytes_held: int = 0
+
+
+@dataclass
+class _Course:
+    """Where the calls with one kind of arguments stand."""
+
+    warm: int = 0
+    unlike: int = 0
+    candidate: Program | None = None
+    programs: list[Program] = field(default_factory=list)
+
+
+class Capture:
+    """A captured function; see `capture`."""
+
+    patience = 3
+    """Recordings that may differ from the one before; then the function is refused."""
+
+    def __init__(self, function: Callable[..., Any], warmup: int = 1) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self.function = function
+        self.warmup = warmup
+        self._courses: dict[Any, _Course] = {}
+        self._stats = CaptureStats()
+        self._why = "nothing has been called yet"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, by a replay where there is one.
+
+        Raises:
+            CaptureError: the function cannot be captured; `why()` says the same.
+        """
+        self._stats.calls += 1
+        leaves, course, tree = self._course(args, kwargs)
+        done, value = self._replayed(course, leaves)
+        return value if done else self._recorded(course, leaves, tree, args, kwargs)
+
+    def capture(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function as often as it takes to have a recording; the value of the last call.
+
+        These are calls like any other: a training step so captured has been made `warmup + 2` times.
+        """
+        _, course, _ = self._course(args, kwargs)
+        value = None
+        while not any(not program.roots.changed() for program in course.programs):
+            value = self(*args, **kwargs)
+        return value
+
+    def instantiate(self) -> None:
+        """Make all recordings ready to run; on cpu they are, once they are captured."""
+
+    def replay(self, *args: Any, **kwargs: Any) -> Any:
+        """Replay, or refuse.
+
+        Raises:
+            CaptureError: there is no recording for such arguments that still holds.
+        """
+        leaves, course, _ = self._course(args, kwargs)
+        self._stats.calls += 1
+        done, value = self._replayed(course, leaves)
+        if not done:
+            changed = [program.roots.changed() for program in course.programs]
+            reason = next(
+                (text for text in changed if text), "no recording for such arguments, settings and values"
+            )
+            raise CaptureError(f"replay(): {reason}; call the captured function, which records anew")
+        return value
+
+    def stats(self) -> CaptureStats:
+        """Counts, and the bytes that recordings hold."""
+        programs = [program for course in self._courses.values() for program in course.programs]
+        self._stats.bytes_held = sum(program.nbytes for program in programs)
+        return self._stats
+
+    def why(self) -> str:
+        """What the last call did, and why."""
+        return self._why
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _course(self, args: tuple, kwargs: dict) -> tuple[list[Any], _Course, Any]:
+        leaves, tree = tree_flatten((args, kwargs))
+        surroundings = (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            present(),
+            self._graph(leaves).policy,
+        )
+        key = (tree, surroundings, tuple(_kind(leaf, place, leaves) for place, leaf in enumerate(leaves)))
+        return leaves, self._courses.setdefault(key, _Course()), tree
+
+    def _graph(self, leaves: list[Any]) -> Graph:
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                return leaf._graph
+        return Graph.default_graph()
+
+    def _replayed(self, course: _Course, leaves: list[Any]) -> tuple[bool, Any]:
+        for program in course.programs:
+            if program.roots.changed():
+                continue
+            try:
+                value = program.replay(leaves)
+            except CourseChanged:
+                continue
+            self._stats.replays += 1
+            self._why = f"replayed: a plan of {len(program.plan.selection.nodes)} calls"
+            return True, value
+        return False, None
+
+    def _recorded(self, course: _Course, leaves: list[Any], tree: Any, args: tuple, kwargs: dict) -> Any:
+        candidate = course.candidate
+        if candidate is not None and candidate.roots.changed():
+            self._why = f"not replayed: {candidate.roots.changed()}"
+            course.candidate = candidate = None
+            course.warm = 0
+        if course.warm < self.warmup:
+            course.warm += 1
+            self._why = f"warming up, call {course.warm} of {self.warmup}"
+            return self.function(*args, **kwargs)
+        self._stats.captures += 1
+        try:
+            value, program = record(self.function, self._graph(leaves), leaves, tree)
+        except CaptureError as error:
+            self._why = str(error)
+            raise
+        if program is None:
+            self._stats.captures -= 1
+            self._why = "not captured: it made calls that were never made before"
+            return value
+        reason = "" if candidate is None else candidate.differs(program)
+        course.candidate = program
+        if candidate is None:
+            self._why = "captured once; the next call shows whether it does the same again"
+        elif reason:
+            course.unlike += 1
+            self._why = f"capture(): the function does not do the same twice: {reason}"
+            if course.unlike >= self.patience:
+                raise CaptureError(self._why)
+        else:
+            course.candidate, course.warm, course.unlike = None, 0, 0
+            course.programs = [*course.programs[-MAX_PROGRAMS + 1 :], program]
+            self._why = "captured twice, alike; from now on it is replayed"
+        return value
+
+
+def _kind(leaf: Any, place: int, leaves: list[Any]) -> Any:
+    """What of an argument a recording depends on."""
+    first = next(i for i, other in enumerate(leaves) if other is leaf)
+    if isinstance(leaf, Tensor):
+        operand: Operand = leaf._operand
+        return (operand.spec, operand.offset, leaf.requires_grad, first)
+    if isinstance(leaf, torch.Tensor):
+        return (leaf.dtype, tuple(leaf.shape), leaf.device, leaf.requires_grad, first)
+    if type(leaf) is float:
+        return float
+    if isinstance(leaf, (bool, int, complex, str, bytes, type(None), torch.dtype, torch.device)):
+        return (type(leaf), leaf)
+    return (type(leaf), id(leaf))
+
+
+def capture(function: Callable[..., Any] | None = None, *, warmup: int = 1) -> Any:
+    """Capture a function, a training step for one, and replay it without running its Python.
+
+    The first calls run as ever (`warmup` of them), the next two are recorded whole and compared; from then
+    on each call with the same kind of arguments replays one plan. Tensors and floats among the arguments are
+    inputs of the replay, other arguments part of what makes it the same kind. What the function reaches is
+    looked at before each replay: a module in another mode, another parameter, another number in a closure,
+    and it is recorded anew.
+
+        step = dtorch.capture(train_step)
+        for batch in data:
+            loss = step(batch)
+
+    Args:
+        function: what to capture. None returns a decorator.
+        warmup: calls before the first recording, at least 1.
+
+    Raises:
+        CaptureError: at the call that was to be captured: it asks for a value, returns a tensor that requires
+            grad, keeps a tensor beside its results, or does not do the same twice. The text says where.
+    """
+    if function is None:
+        return functools.partial(capture, warmup=warmup)
+    if warmup < 1:
+        raise CaptureError(
+            f"capture(): warmup is {warmup}, at least 1 call has to run before it can be recorded"
+        )
+    return Capture(function, warmup)

@@ -1,0 +1,228 @@
+"""One captured call: recorded whole, turned into a program, and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from dtorch.errors import CaptureError
+from dtorch.graph.confirm import line_of
+from dtorch.graph.graph import Graph
+from dtorch.op.operand import Scalar
+from dtorch.plan.codegen import generate
+from dtorch.plan.structure import Numbered, Structure
+from dtorch.replay.hoist import hoist
+from dtorch.replay.program import Program, Result, Source, scalar_source
+from dtorch.replay.roots import Roots
+from dtorch.replay.tape import PlainCalls, Tape, TracedNumbers
+from dtorch.replay.traced import Traced
+from dtorch.tensor import Tensor
+
+
+def record(
+    function: Callable[..., Any], graph: Graph, leaves: Sequence[Any], tree: Any
+) -> tuple[Any, Program | None]:
+    """Call the function once, its operators kept back to the end, and make a program of them.
+
+    Args:
+        function: takes arguments and keywords.
+        graph: of the tensors.
+        leaves, tree: the arguments, flattened.
+
+    Returns:
+        What the function returned, and the program; None where calls had to run, since they were new.
+
+    Raises:
+        CaptureError: it asks for a value, or keeps what a replay could not renew.
+    """
+    constructor = graph.constructor
+    with graph.lock:
+        constructor.flush()
+        roots = Roots(function)
+        inputs = _Inputs(leaves, roots)
+        tape = Tape(constructor.pending.nodes)
+        traced = [
+            Traced(leaf, ("argument", place), tape.decisions) if type(leaf) is float else leaf
+            for place, leaf in enumerate(leaves)
+        ]
+        with constructor.capturing():
+            with _hyperparameters(roots, tape), TracedNumbers(tape), PlainCalls(tape):
+                args, kwargs = tree_unflatten(traced, tree)
+                value = function(*args, **kwargs)
+            del args, kwargs, traced
+            program = _program(graph, value, roots, tape, inputs) if constructor.captured else None
+        error = constructor.flush()
+        if error is not None:
+            raise error
+        return value, program
+
+
+@contextmanager
+def _hyperparameters(roots: Roots, tape: Tape) -> Iterator[None]:
+    """While it lasts, the floats of optimizers' groups are traced; afterwards they are what they were."""
+    changed = []
+    for group in roots.groups:
+        for name, value in group.items():
+            if type(value) is float:
+                changed.append((group, name, value))
+                group[name] = Traced(value, ("setting", _Setting(group, name)), tape.decisions)
+    try:
+        yield
+    finally:
+        for group, name, value in changed:
+            if type(group[name]) is Traced:
+                group[name] = value
+
+
+class _Setting:
+    """One float of an optimizer's group, equal to itself whoever made it."""
+
+    __slots__ = ("group", "name")
+
+    def __init__(self, group: dict[str, Any], name: str) -> None:
+        self.group = group
+        self.name = name
+
+    def __float__(self) -> float:
+        return float(self.group[self.name])
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Setting and other.group is self.group and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash((id(self.group), self.name))
+
+
+def _program(graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs) -> Program:
+    pending = graph.constructor.pending
+    if not pending.nodes:
+        raise CaptureError(
+            "capture(): the function makes no call on distributed tensors, so there is nothing to replay"
+        )
+    for operand in pending.converted:
+        operand.converted = None
+    numbered = Numbered(pending.nodes)
+    structure = Structure.of(pending.nodes, numbered)
+    flags = structure.wanted(numbered)
+    selection = structure.select(flags)
+    outside = dict(enumerate(numbered.outside, structure.num_made))
+    sources = {number: inputs.source(outside[number], tape) for number in selection.bound}
+    results, tree = _results(value, numbered, structure, inputs, tape)
+    gradients = [
+        (leaf, numbered.numbers[operand])
+        for leaf, operand in roots.gradients()
+        if numbered.numbers.get(operand, structure.num_made) < structure.num_made
+    ]
+    given = {number for _, number in gradients}
+    given.update(result.which for result in results if result.kind == "tensor")
+    _check_kept(structure, numbered, selection.wanted, given)
+    written = {
+        structure.roots.get(number, number): None
+        for node in selection.nodes
+        for number in (structure.inputs[node][i] for i in structure.recipes[node].written)
+    }
+    stays = {number for number, source in sources.items() if source.kind == "state"}
+    selection, hoisted = hoist(structure, selection, stays)
+    program = Program(
+        graph=graph,
+        plan=generate(structure, selection),
+        structure_key=numbered.key,
+        sources=sources,
+        hoisted=hoisted,
+        results=results,
+        tree=tree,
+        gradients=gradients,
+        written=[sources[number] for number in written if number in sources],
+        offsets={n: numbered.made[n].offset for n in selection.wanted if numbered.made[n].offset},
+        tape=tape,
+        roots=roots,
+        settings=pending.settings,
+        argument_slots=inputs.slots(tape),
+        places=numbered.places,
+    )
+    numbered.release()
+    return program
+
+
+def _results(
+    value: Any, numbered: Numbered, structure: Structure, inputs: _Inputs, tape: Tape
+) -> tuple[list[Result], Any]:
+    leaves, tree = tree_flatten(value)
+    found = []
+    for leaf in leaves:
+        if any(leaf is argument for argument in inputs.leaves if isinstance(argument, torch.Tensor)):
+            place = next(i for i, argument in enumerate(inputs.leaves) if argument is leaf)
+            found.append(Result("argument", place))
+        elif isinstance(leaf, Tensor):
+            if leaf.requires_grad:
+                raise CaptureError(
+                    "capture(): the function returns a tensor that requires grad, and a replay has no "
+                    "autograd; call "
+                    "backward inside and return it detached, or capture under torch.no_grad()"
+                )
+            number = numbered.numbers.get(leaf._operand, structure.num_made)
+            found.append(Result("tensor", number) if number < structure.num_made else Result("value", leaf))
+        elif isinstance(leaf, torch.Tensor):
+            found.append(Result("plain", tape.number(leaf)))
+        else:
+            found.append(Result("value", float(leaf) if type(leaf) is Traced else leaf))
+    return found, tree
+
+
+def _check_kept(structure: Structure, numbered: Numbered, wanted: Sequence[int], given: set[int]) -> None:
+    """Refuse what stays alive beside the results: a replay would leave its old value there."""
+    renewed = given | {structure.roots.get(number, number) for number in given}
+    for number in wanted:
+        if number not in renewed and structure.roots.get(number, number) not in renewed:
+            node = next(node for node, made in enumerate(structure.outputs) if number in made)
+            raise CaptureError(
+                f"capture(): the function keeps what {structure.recipes[node].operator.describe()} makes at "
+                f"{line_of(numbered.places[node])}, and a replay would not renew it; return it instead"
+            )
+
+
+class _Inputs:
+    """What a captured call may read: its arguments, what the function reaches, gradients, plain tensors."""
+
+    def __init__(self, leaves: Sequence[Any], roots: Roots) -> None:
+        self.leaves = leaves
+        self.arguments = {id(leaf._operand): i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+        self.state = {id(tensor._operand): tensor._operand for tensor in roots.tensors}
+        self.gradients = {id(operand): leaf for leaf, operand in roots.gradients()}
+        self._held = [operand for _, operand in roots.gradients()]  # or another would get its id
+        for operand in [
+            *self.state.values(),
+            *(leaf._operand for leaf in leaves if isinstance(leaf, Tensor)),
+        ]:
+            operand.converted = None  # made before the call, so no part of it
+
+    def source(self, operand: Any, tape: Tape) -> Source:
+        """Where a replay finds an operand from outside."""
+        key = id(operand)
+        if type(operand) is Scalar:
+            return scalar_source(operand, tape)
+        if key in self.arguments:
+            return Source("argument", self.arguments[key])
+        if key in self.state:
+            return Source("state", operand)
+        if key in self.gradients:
+            return Source("gradient", self.gradients[key])
+        if key in tape.handed:
+            return Source("plain", (operand.spec.mesh.size, tape.handed[key]))
+        raise CaptureError(
+            f"capture(): the function uses a tensor of shape {list(operand.spec.shape)} that is neither an "
+            "argument nor "
+            "within its reach (closure, globals, attributes); pass it as an argument"
+        )
+
+    def slots(self, tape: Tape) -> dict[int, int]:
+        """Numbers on the tape of the plain tensors among the arguments, by place."""
+        return {
+            place: tape.number(leaf)
+            for place, leaf in enumerate(self.leaves)
+            if isinstance(leaf, torch.Tensor) and not isinstance(leaf, Tensor)
+        }

@@ -1,0 +1,155 @@
+"""What a function reaches, and whether that is still the same.
+
+Reached are the function's closure, the globals its code names, its defaults, the object it is bound to, and
+what stands in these: containers, attributes of objects, parameters and buffers of modules, state of
+optimizers. Each place where something was found is looked at again before a replay: another object there, or
+another number, and the recording does not hold. Floats in an optimizer's groups, such as a learning rate,
+are inputs of the replay.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Sequence
+from operator import is_
+from typing import Any
+
+import torch
+
+from dtorch.errors import UnsupportedError
+from dtorch.op.operand import Operand
+from dtorch.tensor import Tensor
+
+MAX_REACHED = 200_000
+"""Objects looked at before a function is refused: it reaches a whole program."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, torch.Generator)
+
+Read = Callable[[], Sequence[Any]]
+
+
+class Roots:
+    """What a function reaches, at one moment.
+
+    Attributes:
+        tensors: of dtorch, each once.
+        plain: torch's own, each once.
+        groups: the parameter groups of optimizers.
+        places: how to read what stood somewhere, and what that was.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.tensors: list[Tensor] = []
+        self.plain: list[torch.Tensor] = []
+        self.groups: list[dict[str, Any]] = []
+        self.places: list[tuple[Read, list[Any]]] = []
+        seen: dict[int, Any] = {}
+        waiting = [function]
+        while waiting:
+            found = waiting.pop()
+            if isinstance(found, (*_PLAIN, *_OPAQUE)) or id(found) in seen:
+                continue
+            if len(seen) > MAX_REACHED:
+                raise UnsupportedError(f"capture(): the function reaches more than {MAX_REACHED:,} objects")
+            seen[id(found)] = found
+            if isinstance(found, Tensor):
+                self.tensors.append(found)
+            elif isinstance(found, torch.Tensor):
+                self.plain.append(found)
+            else:
+                for read in self._reads(found):
+                    values = list(read())
+                    self.places.append((read, values))
+                    waiting += values
+        self._tensors = [self._state(tensor) for tensor in self.tensors]
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The tensors that gather gradients."""
+        return [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]
+
+    def gradients(self) -> list[tuple[Tensor, Operand]]:
+        """The leaves that have a gradient now, and its operand."""
+        found: list[tuple[Tensor, Any]] = [(leaf, leaf.grad) for leaf in self.leaves]
+        return [(leaf, grad._operand) for leaf, grad in found if grad is not None]
+
+    def changed(self) -> str:
+        """What is not as it was, in words; nothing where all is."""
+        for read, values in self.places:
+            try:
+                now = read()
+            except (KeyError, ValueError, AttributeError):
+                return "something the function uses is gone"
+            if len(now) != len(values) or not all(map(is_, now, values)):
+                was, became = next(
+                    ((a, b) for a, b in zip(values, now, strict=False) if a is not b), (len(values), len(now))
+                )
+                return f"what the function uses was {_shown(was)} and is {_shown(became)}"
+        for tensor, state in zip(self.tensors, self._tensors, strict=True):
+            if self._state(tensor) != state:
+                return f"a tensor of shape {list(tensor.shape)} that the function uses is another, or its "
+                "gradient is"
+        return ""
+
+    @staticmethod
+    def _state(tensor: Tensor) -> tuple[Any, ...]:
+        if not tensor.requires_grad:
+            return (id(tensor._operand), False, True)
+        return (id(tensor._operand), True, tensor.is_leaf and tensor.grad is None)
+
+    def _reads(self, found: Any) -> Iterator[Read]:
+        if isinstance(found, torch.nn.Module):
+            for held in (found._parameters, found._buffers, found._modules):
+                yield from _of_dict(held, list(held))
+            yield from _of_dict(vars(found), [key for key in vars(found) if not key.startswith("_")])
+        elif isinstance(found, torch.optim.Optimizer):
+            for group in found.param_groups:
+                self.groups.append(group)
+                yield from _of_dict(group, [key for key in group if type(group[key]) is not float])
+            for state in found.state.values():
+                yield from _of_dict(state, list(state))
+        elif isinstance(found, dict):
+            yield from _of_dict(found, list(found))
+        elif isinstance(found, (list, tuple)):
+            yield lambda: found
+        elif isinstance(found, functools.partial):
+            yield lambda: (found.func, *found.args, *found.keywords.values())
+        elif isinstance(found, types.MethodType):
+            yield lambda: (found.__self__, found.__func__)
+        elif isinstance(found, types.FunctionType):
+            yield from _of_function(found)
+        elif type(found).__module__.split(".")[0] not in ("torch", "dtorch") and hasattr(found, "__dict__"):
+            yield from _of_dict(vars(found), list(vars(found)))
+
+
+def _of_dict(held: dict[Any, Any], keys: list[Any]) -> Iterator[Read]:
+    if keys:
+        yield lambda: [held[key] for key in keys]
+
+
+def _of_function(function: types.FunctionType) -> Iterator[Read]:
+    cells = [cell for cell in function.__closure__ or () if _is_filled(cell)]
+    yield lambda: [cell.cell_contents for cell in cells]
+    space = function.__globals__
+    yield from _of_dict(space, [name for name in dict.fromkeys(_names(function.__code__)) if name in space])
+    yield lambda: (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"

@@ -1,0 +1,176 @@
+"""What happens beside the graph while a function is captured: plain tensors at work, and floats made of them.
+
+The tape keeps each call of torch on plain tensors, so that a replay can make it again, and finds which of the
+numbers handed to recorded operators are traced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dtorch.errors import CaptureError
+from dtorch.op.operand import Scalar
+from dtorch.replay.traced import How, Traced
+from dtorch.tensor import Tensor
+
+_VALUE = torch.ops.aten._local_scalar_dense.default
+
+
+class Slot:
+    """Stands on the tape for a plain tensor: its number."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Slot and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(("slot", self.number))
+
+
+@dataclass(frozen=True, slots=True)
+class TapedCall:
+    """A call on plain tensors.
+
+    Attributes:
+        function: torch's.
+        args: (args, kwargs), slots for tensors.
+        results: numbers of the tensors it gives.
+        fresh: for each of them, whether the call makes it, and does not just give back what it was given.
+        item: which number it reads, for `.item()` of a float; -1 for other calls.
+        value: what it must give again, for other values that leave torch; None for other calls.
+    """
+
+    function: Any
+    args: Any
+    results: tuple[int, ...] = ()
+    fresh: tuple[bool, ...] = ()
+    item: int = -1
+    value: Any = None
+
+
+class Tape:
+    """Calls on plain tensors, and what was handed from them to the graph.
+
+    Attributes:
+        tensors: plain tensors by number; those from outside stay what they are, the others are made anew.
+        calls: in program order.
+        handed: plain tensors that a recorded node reads, by the identity of its operand.
+        scalars: how a number among a node's inputs was made, by identity.
+        decisions: comparisons of traced numbers, and their outcomes.
+        nodes: the list that recorded nodes are appended to.
+    """
+
+    def __init__(self, nodes: list[Any]) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.calls: list[TapedCall] = []
+        self.handed: dict[int, int] = {}
+        self.scalars: dict[int, How] = {}
+        self.decisions: dict[How, bool] = {}
+        self.nodes = nodes
+        self.items = 0
+        self._numbers: dict[int, int] = {}
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """The number of a plain tensor."""
+        if id(tensor) not in self._numbers:
+            self._numbers[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+        return self._numbers[id(tensor)]
+
+    @property
+    def outside(self) -> list[int]:
+        """Numbers of the tensors that no call makes."""
+        made = {n for call in self.calls for n, fresh in zip(call.results, call.fresh, strict=True) if fresh}
+        return [number for number in range(len(self.tensors)) if number not in made]
+
+    def note(self, function: Any, args: Any, result: Any) -> None:
+        """Enter a call on plain tensors only."""
+        slotted = tree_map(
+            lambda leaf: Slot(self.number(leaf)) if isinstance(leaf, torch.Tensor) else leaf, args
+        )
+        if function is _VALUE:
+            is_float = type(result) is float
+            self.calls.append(
+                TapedCall(function, slotted, item=self.items)
+                if is_float
+                else TapedCall(function, slotted, value=result)
+            )
+            self.items += is_float
+            return
+        given = len(self.tensors)
+        results = [self.number(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        fresh = [number >= given for number in results]
+        if results or any(type(leaf) is Slot for leaf in tree_leaves(slotted)):
+            self.calls.append(TapedCall(function, slotted, tuple(results), tuple(fresh)))
+
+    def link(self, since: int, args: Any) -> None:
+        """Find what of a call's arguments stands among the inputs of the nodes recorded since."""
+        leaves = tree_leaves(args)
+        plain = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, Tensor)]
+        traced = {leaf.hex(): leaf.how for leaf in leaves if type(leaf) is Traced}
+        ours = {id(leaf._operand) for leaf in leaves if isinstance(leaf, Tensor)}
+        for node in self.nodes[since:]:
+            copies = iter(plain)
+            for operand in node[1]:
+                if type(operand) is Scalar:
+                    value = operand.parts.value
+                    if type(value) is float and value.hex() in traced:
+                        self.scalars[id(operand)] = traced[value.hex()]
+                elif operand.parts is not None and id(operand) not in ours:
+                    source = next((leaf for leaf in copies if leaf.shape == operand.spec.shape), None)
+                    if source is not None:
+                        self.handed.setdefault(id(operand), self.number(source))
+
+
+class PlainCalls(TorchDispatchMode):
+    """Sees torch's calls below autograd: those on plain tensors are taped, those on ours are linked."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        since = len(self.tape.nodes)
+        result = func(*args, **kwargs)
+        if any(issubclass(kind, Tensor) for kind in types):
+            self.tape.link(since, (args, kwargs))
+        else:
+            self.tape.note(func, (args, kwargs), result)
+        return result
+
+
+class TracedNumbers(TorchFunctionMode):
+    """Sees torch's calls as the program makes them: traced numbers go in, `.item()` makes new ones."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        since = len(self.tape.nodes)
+        result = func(*args, **kwargs)
+        if func is torch.Tensor.item and type(result) is float and not isinstance(args[0], Tensor):
+            return Traced(result, ("item", self.tape.items - 1), self.tape.decisions)
+        leaves = tree_leaves((args, kwargs))
+        if any(type(leaf) is Traced for leaf in leaves):
+            self.tape.link(since, (args, kwargs))
+            made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            if not any(isinstance(leaf, Tensor) for leaf in [*leaves, *made]) and made:
+                raise CaptureError(
+                    f"capture(): torch's {getattr(func, '__name__', func)} puts a number that changes from "
+                    "call "
+                    "to call into a plain tensor; make that tensor outside and pass it as an argument"
+                )
+        return result

@@ -224,8 +224,15 @@ def test_a_report_of_nothing_shows_nothing(show: Any, data: dict[str, Any]) -> N
 @pytest.mark.parametrize("unit", ["", "B", "s", "FLOP/s"])
 def test_the_page_writes_numbers_as_the_tables_do(seen: Any, unit: str) -> None:
     values = [None, 0, 1, 12, 999.4, 999.6, 1000, 1234, 999_600, 5.5e7, 3.14159e9, 2e12, 9.894e14, 1e18]
+    values += [794.5, 1.125, 12.25e3, 2.5, 999.5, 1e19]
     values += [0.5, 2.5e-3, 1.23456e-6, 7e-10] if unit == "s" else []
     written = seen.page.evaluate(
         "([values, unit]) => values.map((value) => quantity(value, unit))", [values, unit]
     )
     assert written == [quantity(value, unit) for value in values]
+
+
+def test_the_page_writes_shares_as_the_tables_do(seen: Any) -> None:
+    parts = [0, 1, 12.25, 33.35, 0.05, 99.95, 100, 250]
+    written = seen.page.evaluate("(parts) => parts.map((part) => share(part, 100))", parts)
+    assert written == [share(part, 100) for part in parts]

@@ -40,6 +40,15 @@ def test_the_summary_says_the_totals(data: dict[str, Any]) -> None:
     assert "dp=2 x tp=8; h100-sxm, theoretical roofs" in text
 
 
+def test_measured_times_stand_beside_predicted_ones(data: dict[str, Any]) -> None:
+    measured = views.measured(data)
+    assert measured == sum(operator["measured_s"] or 0.0 for operator in data["operators"])
+    text = printed(terminal.report_tables(data))
+    assert quantity(measured, "s") in text
+    assert "received" not in text[text.index("Operators by kind") : text.index("Time by module")]
+    assert "measured" not in printed(terminal.report_tables(sample.report(measured=False)))
+
+
 def test_unknown_prices_come_last(data: dict[str, Any]) -> None:
     text = printed(terminal.report_tables(data))
     assert text.index("Unknown prices") > text.index("Communication, received")
@@ -58,7 +67,7 @@ def test_names_are_no_markup(data: dict[str, Any]) -> None:
 def test_many_groups_end_in_one_row_of_the_rest(data: dict[str, Any]) -> None:
     kinds = [{**operator, "kind": f"Kind{number}"} for number, operator in enumerate(data["operators"][:60])]
     rows = views.by_kind({**data, "operators": kinds})
-    text = printed(terminal.groups_table(rows, "Operators", "operator"))
+    text = printed(terminal.groups_table(rows, "Operators", "operator", ("uses", "time")))
     assert "40 others" in text
 
 
@@ -77,6 +86,8 @@ def test_without_a_device_nothing_has_a_time(data: dict[str, Any]) -> None:
     [
         ({"shape": [2, 8], "dim_names": ["dp", "tp"]}, "dp=2 x tp=8"),
         ({"shape": [4], "dim_names": None}, "4"),
+        ({"shape": [4, 2], "dim_names": ["0", "1"]}, "4 x 2"),
+        ({"shape": [1], "dim_names": ["device"]}, "one device"),
     ],
 )
 def test_a_mesh_in_words(mesh: dict[str, Any], text: str) -> None:

@@ -6,22 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from dtorch.report import roofline, views
+from dtorch.report.assets import light_colours
 from dtorch.report.extra import need
 from dtorch.report.quantity import quantity, share
 
-INK, MUTED, LINE, ALARM = "#1b2230", "#5a6474", "#dfe3e8", "#b3261e"
-# The colours of the page's light theme.
-COLOURS = {
-    "compute": "#3566c0",
-    "memory": "#14866f",
-    "communication": "#c8701a",
-    "launch": "#7a8190",
-    "parameters": "#46618f",
-    "gradients": "#8566ab",
-    "optimizer": "#a9a4c4",
-    "activations": "#2f9484",
-    "temporaries": "#d8ab4b",
-}
+COLOURS = light_colours()
+INK, MUTED, LINE, ALARM = (COLOURS[name] for name in ("ink", "muted", "line", "alarm"))
 MARKERS = {"compute": "o", "memory": "s", "communication": "D", "launch": "^"}
 
 _STYLE = {

@@ -6,12 +6,12 @@ import html
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from dtorch.report import roofline, views
+from dtorch.report.assets import asset
 from dtorch.report.extra import need
 
 _SCRIPTS = ("format.js", "figures.js", "table.js", "page.js")
@@ -38,17 +38,13 @@ def page(data: views.Data) -> str:
     # Markup inside a script element would end it, wherever in a string it stands.
     both = {"report": data, "views": _views(data)}
     embedded = json.dumps(both, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    return Template(_asset("page.html")).substitute(
+    return Template(asset("page.html")).substitute(
         title=html.escape(str(data["title"])),
-        css=_asset("page.css"),
+        css=asset("page.css"),
         data=embedded,
         plotly=need("plotly.offline").get_plotlyjs(),
-        script="\n".join(map(_asset, _SCRIPTS)),
+        script="\n".join(map(asset, _SCRIPTS)),
     )
-
-
-def _asset(name: str) -> str:
-    return resources.files("dtorch.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _views(data: views.Data) -> Mapping[str, Any]:
@@ -66,6 +62,7 @@ def _views(data: views.Data) -> Mapping[str, Any]:
         "bounds": [{"name": name, "time": time} for name, time in bounds.items()],
         "phases": [{"name": group.name, "time": group.time} for group in phases],
         "busy": sum(bounds.values()),
+        "measured": views.measured(data),
         "utilisation": roofline.utilisation(data),
     }
 

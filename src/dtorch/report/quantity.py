@@ -1,6 +1,13 @@
-"""Numbers with units, as tables, pages and figures write them: three digits, decimal prefixes."""
+"""Numbers with units, as tables, pages and figures write them: three digits, decimal prefixes.
+
+Halves are rounded up, as browsers do: a page and a table say the same number.
+"""
 
 from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Context, Decimal
+
+_THREE_DIGITS = Context(prec=3, rounding=ROUND_HALF_UP)
 
 _UNITS = (
     (1e18, "E"),
@@ -24,14 +31,17 @@ def quantity(value: float | None, unit: str = "") -> str:
         # What rounds to 1000 of a unit is 1 of the next.
         if abs(value) >= scale * 0.9995:
             return f"{_digits(value / scale)} {prefix}{unit}".strip()
-    return f"{value:.3g} {unit}".strip()
+    return f"{_digits(value)} {unit}".strip()
 
 
 def _digits(value: float) -> str:
-    """Three digits, without an exponent: 999.6 is 1000 and not 1e+03."""
-    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
+    """Three digits, without an exponent where the number is of everyday size: 999.6 is 1000 and not 1e+03."""
+    rounded = float(_THREE_DIGITS.create_decimal(value))
+    return f"{rounded:.3g}" if abs(rounded) < 1000 else f"{rounded:.0f}"
 
 
 def share(part: float, whole: float) -> str:
     """12.3 %; a dash where there is no whole."""
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+    if not whole:
+        return "-"
+    return f"{Decimal(100 * part / whole).quantize(Decimal('0.1'), ROUND_HALF_UP)} %"

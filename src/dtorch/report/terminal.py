@@ -122,10 +122,14 @@ _ROWS = 20
 
 def report_tables(data: views.Data) -> Stack:
     """The tables of a report: summary, kinds, modules, communication, unknown prices; empty ones left out."""
+    # A hundred columns have no room for one more.
+    measured = views.measured(data) is not None
+    kinds = ("uses", "FLOPs", "bytes", *(("time", "measured") if measured else ("received", "time")), "share")
+    modules = ("FLOPs", *(("time", "measured") if measured else ("bytes", "time")), "share")
     found = [
         summary_table(data),
-        groups_table(views.by_kind(data), "Operators by kind, of the busiest device", "operator"),
-        groups_table(views.by_module(data), "Time by module, of the busiest device", "module", _BRIEF),
+        groups_table(views.by_kind(data), "Operators by kind, of the busiest device", "operator", kinds),
+        groups_table(views.by_module(data), "Time by module, of the busiest device", "module", modules),
     ]
     sent = views.exchanges(data)
     if sent:
@@ -154,6 +158,9 @@ def summary_table(data: views.Data) -> Table:
             "  of its capacity", "", share(total["peak_memory_bytes"] or 0, device["capacity"] or 0)
         )
     table.add_row("time", "", quantity(total["time_s"], "s"))
+    measured = views.measured(data)
+    if measured is not None:
+        table.add_row("time measured, in sum", "", quantity(measured, "s"))
     used = roofline.utilisation(data)
     if used is not None:
         table.add_row(f"  of the {roofline.roofs(data)[0].name} roof", "", share(used, 1.0))
@@ -168,8 +175,12 @@ def summary_table(data: views.Data) -> Table:
 
 def mesh_text(mesh: views.Entry) -> str:
     """A mesh in words: dp=2 x tp=8, or 2 x 8 without names."""
+    if all(size == 1 for size in mesh["shape"]):
+        return "one device"
     names = mesh["dim_names"] or [""] * len(mesh["shape"])
-    return " x ".join(f"{name}={size}" if name else str(size) for name, size in zip(names, mesh["shape"]))
+    # Axes without names are numbered.
+    sizes = zip(names, mesh["shape"], strict=True)
+    return " x ".join(str(size) if not name or name.isdigit() else f"{name}={size}" for name, size in sizes)
 
 
 def device_text(device: views.Entry | None) -> str:
@@ -177,13 +188,11 @@ def device_text(device: views.Entry | None) -> str:
     return "no device, so no times" if device is None else f"{device['name']}, {device['source']} roofs"
 
 
-# Columns of a table of groups; the names of modules need the room of two.
-_ALL = ("uses", "FLOPs", "bytes", "received", "time", "share")
-_BRIEF = ("FLOPs", "bytes", "time", "share")
+def groups_table(rows: list[views.Group], title: str, heading: str, columns: tuple[str, ...]) -> Table:
+    """One row per group, with the columns asked for, and what bounds most of its time.
 
-
-def groups_table(rows: list[views.Group], title: str, heading: str, columns: tuple[str, ...] = _ALL) -> Table:
-    """One row per group: uses, FLOPs, bytes moved and received, seconds and their share, what bounds most."""
+    Columns are uses, FLOPs, bytes, received, time, measured, share.
+    """
     whole = sum(row.time for row in rows)
     table = new_table(title, (heading,), columns)
     table.add_column("bound")
@@ -194,8 +203,9 @@ def groups_table(rows: list[views.Group], title: str, heading: str, columns: tup
             "uses": str(row.uses),
             "FLOPs": _flops(row),
             "bytes": quantity(row.traffic, "B"),
-            "received": quantity(row.sent, "B") if row.sent else "-",
-            "time": quantity(row.time, "s") if row.time else "-",
+            "received": quantity(row.sent or None, "B"),
+            "time": quantity(row.time or None, "s"),
+            "measured": quantity(row.measured or None, "s"),
             "share": share(row.time, whole),
         }
         table.add_row(Text(row.name), *(cells[name] for name in columns), row.bound or "-")

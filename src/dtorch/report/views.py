@@ -27,7 +27,7 @@ class Group:
 
     Attributes:
         name: what they have in common.
-        uses: their number; `flops`, `traffic`, `sent`, `time`: sums of the device that has most.
+        uses: their number; `flops`, `traffic`, `sent`, `time`, `measured`: sums of the device that has most.
         by_bound: seconds by what bounds the operator.
         known: whether the price of each is known.
     """
@@ -39,6 +39,7 @@ class Group:
     traffic: int = 0
     sent: int = 0
     time: float = 0.0
+    measured: float = 0.0
     by_bound: dict[str, float] = field(default_factory=dict)
     known: bool = True
 
@@ -51,6 +52,7 @@ class Group:
         self.traffic += operator["traffic_bytes_max_device"] or 0
         self.sent += operator["sent_bytes_max_device"]
         self.time += time
+        self.measured += operator["measured_s"] or 0.0
         self.known &= operator["known"]
         if bound is not None:
             self.by_bound[bound] = self.by_bound.get(bound, 0.0) + time
@@ -91,6 +93,12 @@ def by_bound(data: Data) -> dict[str, float]:
     return {name: found.by_bound[name] for name in BOUNDS if found.by_bound.get(name)}
 
 
+def measured(data: Data) -> float | None:
+    """Seconds of all operators that have been measured; None where none has been."""
+    found = [operator["measured_s"] for operator in data["operators"] if operator["measured_s"] is not None]
+    return sum(found) if found else None
+
+
 def merged(rows: Iterable[Group], name: str) -> Group:
     """Several groups as one."""
     found = Group(name)
@@ -101,6 +109,7 @@ def merged(rows: Iterable[Group], name: str) -> Group:
         found.traffic += row.traffic
         found.sent += row.sent
         found.time += row.time
+        found.measured += row.measured
         found.known &= row.known
         for bound, seconds in row.by_bound.items():
             found.by_bound[bound] = found.by_bound.get(bound, 0.0) + seconds
@@ -205,6 +214,7 @@ def sums(group: Group) -> dict[str, Any]:
         "traffic": group.traffic,
         "sent": group.sent,
         "time": group.time,
+        "measured": group.measured or None,
         "bound": group.bound,
         "known": group.known,
     }

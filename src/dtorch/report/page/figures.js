@@ -136,7 +136,8 @@ function modulesFigure(report, views, colour, apart) {
   const whole = tree[0].time;
   const hover = (node) => [
     `<b>${plain(node.label)}</b>`,
-    `${quantity(node.time, "s")}, ${share(node.time, whole)} of the time; mostly bound by ${node.bound}`,
+    `${quantity(node.time, "s")}, ${share(node.time, whole)} of the time; mostly bound by ${node.bound}` +
+      (node.measured ? `; measured ${quantity(node.measured, "s")}` : ""),
     `${count(node.uses, "operator")}, ${quantity(node.flops, "FLOP")}, ${quantity(node.traffic, "B")} moved, ${quantity(node.sent, "B")} received`,
   ].join("<br>");
   return {
@@ -145,7 +146,7 @@ function modulesFigure(report, views, colour, apart) {
       values: tree.map((node) => (node.leaf ? node.time : 0)), branchvalues: "remainder", sort: false, maxdepth: 6,
       text: tree.map((node) => share(node.time, whole)), textinfo: "label+text", hovertext: tree.map(hover), hoverinfo: "text",
       marker: { colors: tree.map((node) => colour(node.bound)), line: { color: colour("surface"), width: 1.5 } },
-      leaf: { opacity: 0.75 }, tiling: { orientation: "v", pad: 1 }, textfont: { color: colour("surface") },
+      leaf: { opacity: 1 }, tiling: { orientation: "v", pad: 1 }, textfont: { color: colour("surface") },
       pathbar: { textfont: { color: colour("surface") } },
     }],
     layout: baseLayout(colour, { margin: { l: 0, r: 0, t: 4, b: 0 }, uniformtext: { minsize: 11, mode: "hide" } }),
@@ -227,7 +228,7 @@ function timelineFigure(report, views, colour) {
       const mine = views.timeline.filter((segment) => segment.bound === bound);
       return {
         type: "bar", orientation: "h", name: bound ?? "no bound", y: mine.map((segment) => segment.stream), x: mine.map((segment) => segment.time / scale),
-        base: mine.map((segment) => segment.start / scale), marker: { color: colour(bound ?? "muted"), line: { width: 0 } },
+        base: mine.map((segment) => segment.start / scale), marker: { color: colour(bound ?? "muted"), line: { width: views.timeline.length < 200 ? 1 : 0, color: colour("surface") } },
         hovertext: mine.map((segment) => {
           const more = segment.count > 1 ? ` and ${count(segment.count - 1, "neighbour")}` : "";
           return `<b>${plain(segment.label)}</b>${more}<br>${plain(moduleText(report.operators[segment.first]))}<br>` +

@@ -31,19 +31,20 @@ function drawAll() {
 
 // ---- words and numbers
 
+// Axes without names are numbered.
 function meshText(mesh) {
   const sizes = mesh.shape.map((size, axis) => {
-    const link = mesh.axis_links?.[axis];
-    return (mesh.dim_names ? `${mesh.dim_names[axis]}=${size}` : String(size)) + (link ? ` over ${link}` : "");
+    const name = mesh.dim_names?.[axis] ?? "", link = mesh.axis_links?.[axis];
+    return (/^\d*$/.test(name) ? String(size) : `${name}=${size}`) + (link ? ` over ${link}` : "");
   });
-  return sizes.join(", ");
+  const devices = mesh.shape.reduce((all, size) => all * size, 1);
+  return devices === 1 ? "One device" : `${count(devices, "device")} (${sizes.join(", ")})`;
 }
 
 function fillHead() {
   const { device } = report;
   byId("title").textContent = report.title;
-  const devices = report.mesh.shape.reduce((all, size) => all * size, 1);
-  byId("where").textContent = `${count(devices, "device")} (${meshText(report.mesh)}); ` +
+  byId("where").textContent = `${meshText(report.mesh)}; ` +
     (device ? `${device.name}, ${device.source} roofs` : "no device named");
   byId("made").textContent = `dtorch ${report.dtorch}, torch ${report.torch}, ${report.date}. FLOPs count a multiply-add as 2; bytes are decimal.`;
 }
@@ -52,7 +53,8 @@ function fillCards() {
   const { total, device } = report;
   const fits = device?.capacity ? total.peak_memory_bytes / device.capacity : null;
   const cards = [
-    ["Time", quantity(device ? total.time_s : null, "s"), device ? "predicted, one step" : NO_DEVICE],
+    ["Time", quantity(device ? total.time_s : null, "s"), device ? "predicted" : NO_DEVICE],
+    ...(views.measured === null ? [] : [["Measured", quantity(views.measured, "s"), "operators one after the other"]]),
     ["FLOPs", quantity(total.flops), `${quantity(total.flops_max_device)} on the busiest device`],
     ["Utilisation", views.utilisation === null ? "-" : share(views.utilisation, 1), views.roofline.roofs.length ? `of ${quantity(views.roofline.roofs[0].peak, "FLOP/s")}, ${views.roofline.roofs[0].name}` : ""],
     ["Peak memory", quantity(total.peak_memory_bytes, "B"), fits === null ? "of one device" : fits > 1 ? `does not fit: ${share(fits, 1)} of ${quantity(device.capacity, "B")}` : `${share(fits, 1)} of ${quantity(device.capacity, "B")}`, fits > 1],
@@ -97,14 +99,16 @@ function fillNotes() {
     above.map((point) => report.operators[point.indices[0]].describe).join("; ");
   byId("memory-note").textContent = `Of the device that holds most; the peak is ${quantity(total.peak_memory_bytes, "B")}.`;
   byId("communication-note").textContent = `${quantity(total.communication_bytes, "B")} received by all devices together.`;
-  byId("timeline-note").textContent = "Drag to look closer, double-click to see everything." +
+  byId("timeline-note").textContent = "Streams of the busiest device; the others do the same or less. Drag to look closer, double-click to see everything." +
     (views.timeline.some((segment) => segment.stream === "measured") ? " Measured times stand one after the other." : "");
 }
 
 function fillTables() {
-  const modules = [["module", false], ["operators", true], ["FLOPs", true], ["bytes", true], ["received", true], ["time", true], ["share", true]];
+  byId("communication-table").parentElement.hidden = !views.exchanges.length;
+  byId("holders").parentElement.hidden = !report.memory_peak_holders.length;
+  const modules = [["module", false], ["operators", true], ["FLOPs", true], ["bytes", true], ["received", true], ["time", true], ["measured", true], ["share", true]];
   byId("modules-table").append(simpleTable(modules, views.module_groups.map((row) => [
-    row.name, row.uses.toLocaleString("en"), quantity(row.flops), quantity(row.traffic, "B"), quantity(row.sent, "B"), quantity(row.time, "s"), share(row.time, views.busy),
+    row.name, row.uses.toLocaleString("en"), quantity(row.flops), quantity(row.traffic, "B"), quantity(row.sent, "B"), quantity(row.time, "s"), quantity(row.measured, "s"), share(row.time, views.busy),
   ])));
   const sent = [["axis", false], ["kind", false], ["chosen", false], ["for", false], ["times", true], ["bytes", true], ["time", true]];
   byId("communication-table").append(simpleTable(sent, views.exchanges.map((row) => [

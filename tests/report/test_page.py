@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("plotly")
 from dtorch.report.html import page as html_of
 from dtorch.report.quantity import quantity, share
 from tests.report import sample
+from tests.report.conftest import opening
 
 FIGURES = ("roofline", "moves", "modules", "memory", "communication", "timeline")
 
@@ -236,3 +238,16 @@ def test_the_page_writes_shares_as_the_tables_do(seen: Any) -> None:
     parts = [0, 1, 12.25, 33.35, 0.05, 99.95, 100, 250]
     written = seen.page.evaluate("(parts) => parts.map((part) => share(part, 100))", parts)
     assert written == [share(part, 100) for part in parts]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<script>console.error('a complaint')</script>",
+        "<script>undefined_function()</script>",
+        "<img src='http://127.0.0.1:9/picture.png'>",
+    ],
+)
+def test_the_watch_over_a_page_can_fail(browser: Any, tmp_path: Path, content: str) -> None:
+    with pytest.raises(AssertionError), opening(browser, tmp_path) as opener:
+        opener(f"<!DOCTYPE html><link rel='icon' href='data:,'>{content}").page.wait_for_timeout(200)

@@ -181,3 +181,26 @@ def test_a_recording_outside_of_a_dry_run_has_no_modules() -> None:
     with x.graph.record(recording):
         x + x
     assert [made.module for made in recording.made] == [""]
+
+
+def test_parameters_that_a_module_gets_later_have_its_names() -> None:
+    mesh = dtorch.described_mesh("h100-sxm", (2,), mesh_dim_names=("tp",))
+    with dtorch.dry_run(mesh) as run:
+        model = model_of()
+        model(torch.randn(4, 8))
+        dtorch.parallelize(model, mesh, {"*.up.weight": {"tp": Shard(0)}})
+        model(torch.randn(4, 8))
+        held = [s.nbytes for s in run.storages if s.name == "0.up.weight" and s.died is None]
+    assert held == [8 * 32 * 4 // 2]
+
+
+def test_a_price_inside_a_dry_run() -> None:
+    mesh = dtorch.described_mesh("h100-sxm", (2,))
+    with dtorch.dry_run(mesh) as run:
+        model, x = model_of(), torch.randn(4, 8)
+        report = dtorch.price(model, x)
+        before = len(run)
+        with torch.no_grad():
+            model(x)
+    assert report.mesh == mesh
+    assert [e.facts.describe for e in report.entries] == [n.operator.describe() for n in run.nodes[before:]]

@@ -15,6 +15,7 @@ from dtorch.graph.logical_graph import Communication, Node, communication_of
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.param import TorchCall
+from dtorch.ops.standard.convert import Convert
 from dtorch.ops.standard.create import MadeParam
 from dtorch.perf.recording import Recording, line
 from dtorch.spec import Spec
@@ -162,4 +163,4 @@ def _arithmetic(specs: Sequence[Spec]) -> torch.dtype:
 def _axes(node: Node) -> tuple[int, ...]:
     """Mesh axes over which a node sends; none for another mesh, or the host."""
     operator = node.operator
-    return getattr(operator, "axes", None) or operator.statistics_axes()
+    return operator.axes if isinstance(operator, Convert) else operator.statistics_axes()

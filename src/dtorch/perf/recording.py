@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dtorch.graph.confirm import line_of, users_place
 from dtorch.graph.logical_graph import LogicalGraph, Node
@@ -99,7 +100,7 @@ class Recording(LogicalGraph):
         self._alive: dict[int, weakref.ref[NoValue]] = {}
         self._stack: list[str] = []
         self._names: dict[int, str] = {}
-        self._tensors: dict[int, str] = {}
+        self._tensors: Any = WeakIdKeyDictionary()
         self._roots: list[torch.nn.Module] = []
         self._optimizing = 0
         self._ends: list[int] = []
@@ -140,7 +141,8 @@ class Recording(LogicalGraph):
             if number < _ACCUMULATE:
                 at = bisect_right(self._sequence, number) - 1
                 return self._origin[at] if at >= 0 else ("", users_place(4))
-            name = self._tensors.get(id(getattr(node, "variable", None)), "")
+            leaf = getattr(node, "variable", None)  # of a node that accumulates a gradient
+            name = "" if leaf is None else self._tensors.get(leaf, "")
             return name.rpartition(".")[0], users_place(4)
         here = self._stack[-1] if self._stack else "", users_place(4)
         if torch.is_grad_enabled():
@@ -183,7 +185,7 @@ class Recording(LogicalGraph):
 
     def name_tensor(self, tensor: Any, name: str, trained: bool | None = None) -> None:
         """Say what a tensor is called, which makes it a parameter or buffer, and whether it is trained."""
-        self._tensors[id(tensor)] = name
+        self._tensors[tensor] = name
         operand = getattr(tensor, "_operand", None)
         if operand is not None:
             for number in self._storages_of([operand], -1, name.rpartition(".")[0], "other"):
@@ -193,7 +195,7 @@ class Recording(LogicalGraph):
 
     def name_twin(self, plain: torch.Tensor, twin: Any) -> None:
         """Give the tensor that stands for a plain parameter or buffer the same name, if that has one."""
-        name = self._tensors.get(id(plain))
+        name = self._tensors.get(plain)
         if name is not None:
             self.name_tensor(twin, name, plain.requires_grad)
 
@@ -226,13 +228,18 @@ class Recording(LogicalGraph):
             yield self
 
     def _enters(self, module: torch.nn.Module, args: Any) -> None:
-        if id(module) not in self._names:
+        if id(module) not in self._names or (not self._stack and self._renewed(module)):
             self._learn(module)
         self._stack.append(self._names[id(module)])
 
     def _leaves(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self._stack:
             self._stack.pop()
+
+    def _renewed(self, module: torch.nn.Module) -> bool:
+        """Whether a module has got other parameters since it was last called, as `parallelize` gives it."""
+        first = next(module.parameters(), None)
+        return first is not None and first not in self._tensors
 
     def _learn(self, module: torch.nn.Module) -> None:
         """The names of a module and all below it: below the one that calls it, from "" if none does."""

@@ -40,6 +40,8 @@ class Source:
         node_of: for each line, the node it belongs to, -1 for none.
         constants: names the text uses and their values.
         names: operand number -> variable of each device, in mesh order.
+        under_way: variables that a communication still fills, and the node that issued it.
+        ending: called before a plan returns, if set.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,8 @@ class Source:
         self.node_of: list[int] = []
         self.constants: dict[str, Any] = {"flatten": flatten}
         self.names: dict[int, Any] = {}
+        self.under_way: dict[str, int] = {}
+        self.ending: Callable[[], None] | None = None
 
     @property
     def text(self) -> str:
@@ -95,18 +99,21 @@ class Source:
         self.line(f"{self.constant(function)}([{', '.join(inputs)}], o)", node)
         self.line(f"{', '.join(outputs)}, = o" if outputs else "o = None", node)
 
-    def whole_call(self, run: Any, node: int, inputs: list[list[str]], sizes: list[int]) -> list[list[str]]:
+    def whole_call(
+        self, run: Any, node: int, inputs: list[list[str]], owners: list[Sequence[int]]
+    ) -> list[list[str]]:
         """Write a call that takes and gives the parts of all devices; the variables of each output.
 
         Args:
             run: the function, of the parts of each input.
             node: the node.
             inputs: the variables of each input.
-            sizes: number of devices of each output.
+            owners: for each output and device, the first device with the same part. They share a variable:
+                one that no line reads is deleted at once, and would be missing where the rest is interpreted.
         """
         parts = ", ".join(map(self._list, inputs))
         self.line(f"o = {self.constant(run)}([{parts}])", node)
-        made = [[f"v{node}_{j}_{position}" for position in range(size)] for j, size in enumerate(sizes)]
+        made = [[f"v{node}_{j}_{owner}" for owner in devices] for j, devices in enumerate(owners)]
         for j, names in enumerate(made):
             self.line(f"{', '.join(names)}, = o[{j}]", node)
         self.line("o = None", node)
@@ -157,6 +164,8 @@ def write(structure: Structure, selection: Selection) -> Source:
             source.names[output] = made[j]
     results = [source.names[output] for output in selection.wanted]
     _delete(source, {name for names in results for name in names})
+    if source.ending is not None:
+        source.line(f"{source.constant(source.ending)}()", -1)
     returned = ", ".join(f"[{', '.join(names)}]" for names in results)
     source.line(f"return [{returned}]", -1)
     source.lines = ["def plan(x):", *(f"    {line}" for line in source.lines)]

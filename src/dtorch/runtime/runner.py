@@ -22,18 +22,30 @@ from dtorch.mesh import DeviceMesh
 from dtorch.op.group import Group
 from dtorch.op.operand import Operand, Parts, copied
 from dtorch.op.operator import Operator
+from dtorch.op.param import TorchCall
 from dtorch.op.stream import StreamKey
 from dtorch.ops.standard.convert import Convert
 from dtorch.plan import cache
 from dtorch.plan.codegen import Source
-from dtorch.runtime import memory, threads
+from dtorch.runtime import memory, streams, threads
 from dtorch.runtime.kernel import Kernel, KernelContext, KernelFactory
+from dtorch.spec import Spec
 
 
 class Program:
     """One operator made runnable: its kernels, and which devices share a result."""
 
-    __slots__ = ("group", "kernels", "large", "operator", "order", "owner", "positions", "special_order")
+    __slots__ = (
+        "group",
+        "kernels",
+        "large",
+        "operator",
+        "order",
+        "owner",
+        "positions",
+        "special_order",
+        "streamed",
+    )
 
     def __init__(self, operator: Operator, layouts: Sequence[Any]) -> None:
         mesh = operator.mesh
@@ -52,6 +64,7 @@ class Program:
         self.group = Group([kernel.local for kernel in self.kernels]) if operator.needs_siblings else None
         alone = self.group is not None or len(self.positions) == 1 or mesh.device_type != "cpu"
         self.large = not alone and threads.is_large(operator, len(self.positions))
+        self.streamed = streams.used_by(mesh)
 
     def _sharing(self) -> dict[int, list[int]]:
         """Outputs that fewer devices tell apart than the inputs; replicas apart would be split by a write."""
@@ -76,6 +89,11 @@ class Program:
 
     def run(self, inputs: Sequence[Parts | None]) -> list[list[Any]]:
         """Local outputs: for each output, one entry per device in mesh order."""
+        if self.streamed:
+            streams.join()
+        return self._run(inputs)
+
+    def _run(self, inputs: Sequence[Parts | None]) -> list[list[Any]]:
         local = [[None if p is None else p[position] for p in inputs] for position in self.positions]
         results: list[list[Any]] = [[] for _ in local]
         if self.group is not None:
@@ -96,17 +114,39 @@ class Program:
         """Whether each device's kernel runs on its own thread."""
         return self.large and threads.cores_to_spare()
 
+    def _writes(self) -> bool:
+        """Whether an input is written."""
+        return isinstance(self.operator.param, TorchCall) and bool(self.operator.schema.written)
+
     def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the operator into a plan's source; the variables of each output, in mesh order."""
         count = len(self.operator.outputs)
+        _wait(source, node, inputs, self._writes())
         if self.group is not None or self._apart():
-            return source.whole_call(self.run, node, inputs, [len(self.owner)] * count)
+            owners: list[Sequence[int]] = [
+                [self.positions[i] for i in self.special_order.get(j, self.order)] for j in range(count)
+            ]
+            return source.whole_call(self._run, node, inputs, owners)
         specs = [None if operand is None else operand.spec for operand in self.operator.inputs]
         names = [[f"v{node}_{j}_{i}" for i in range(len(self.positions))] for j in range(count)]
         for i, (position, kernel) in enumerate(zip(self.positions, self.kernels, strict=True)):
             mine = [part[position] for part in inputs]
             source.call(kernel_call(kernel), node, mine, [name[i] for name in names], specs)
         return [[names[j][i] for i in self.special_order.get(j, self.order)] for j in range(count)]
+
+
+def _owners(spec: Spec) -> Sequence[int]:
+    """For each device the first one that has the same part."""
+    return spec.layout.distinct() if spec.mesh.shares_storage else range(spec.mesh.size)
+
+
+def _wait(source: Source, node: int, inputs: list[Any], writes: bool = False) -> None:
+    """Write the waits for communications that fill what a node reads; for all of them, where it writes."""
+    read = {name for names in inputs if type(names) is list for name in names}
+    waited = {issuer for name, issuer in source.under_way.items() if writes or name in read}
+    if waited:
+        source.line(f"{source.constant(partial(streams.wait_for, *sorted(waited)))}()", node)
+        source.under_way = {n: issuer for n, issuer in source.under_way.items() if issuer not in waited}
 
 
 def kernel_call(kernel: Kernel) -> Any:
@@ -122,10 +162,12 @@ class ConvertProgram:
     order of the other strides, by which torch lays out results, is that of one device.
     """
 
-    __slots__ = ("expanded", "operator", "order", "source", "target")
+    __slots__ = ("aside", "expanded", "operator", "order", "source", "streamed", "target")
 
     def __init__(self, operator: Convert) -> None:
         self.operator = operator
+        self.streamed = streams.used_by(operator.source.mesh) or streams.used_by(operator.target_mesh)
+        self.aside = self.streamed and any(key.kind == "communicate" for key in operator.streams)
         spec = operator.source
         self.order = redistribute.memory_order(spec.shape, spec.stride)
         self.source, self.target = spec.layout, operator.target
@@ -140,6 +182,21 @@ class ConvertProgram:
 
     def run(self, inputs: Sequence[Parts | None]) -> list[list[Any]]:
         """The input's parts under the target layout."""
+        if self.streamed:
+            streams.join()
+        if not self.aside:
+            return self._run(inputs)
+        made = self._issue(0, inputs)
+        streams.join()
+        return made
+
+    def _issue(self, name: int, inputs: Sequence[Parts | None]) -> list[list[Any]]:
+        """As `run`, left under way."""
+        source, target = self.operator.source.mesh, self.operator.target_mesh
+        devices = [mesh.torch_device(i) for mesh in (source, target) for i in range(mesh.size)]
+        return [streams.issue(name, devices, inputs[0] or (), lambda: self._run(inputs)[0])]
+
+    def _run(self, inputs: Sequence[Parts | None]) -> list[list[Any]]:
         op, given = self.operator, inputs[0]
         assert given is not None
         parts = given if not self.expanded else [self._once(part) for part in given]
@@ -156,13 +213,20 @@ class ConvertProgram:
 
     def _expand(self, parts: Parts) -> Parts:
         layout, mesh = self.operator.target, self.operator.target_mesh
-        owner = layout.distinct() if mesh.shares_storage else range(mesh.size)
+        owner = _owners(self.operator.target_spec)
         made = {i: parts[i].expand(layout.local_shape(mesh.coords[i])) for i in set(owner)}
         return [made[i] for i in owner]
 
     def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the redistribution into a plan's source."""
-        return source.whole_call(self.run, node, inputs, [self.operator.target_mesh.size])
+        owners = [_owners(self.operator.target_spec)]
+        if not self.aside:
+            _wait(source, node, inputs)
+            return source.whole_call(self._run, node, inputs, owners)
+        made = source.whole_call(partial(self._issue, node), node, inputs, owners)
+        source.under_way.update(dict.fromkeys(made[0], node))
+        source.ending = streams.join
+        return made
 
 
 class SubGraphProgram:
@@ -187,8 +251,8 @@ class SubGraphProgram:
 
     def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the call into a plan's source."""
-        sizes = [spec.mesh.size for spec in self.operator.made]
-        return source.whole_call(self.run, node, inputs, sizes)
+        _wait(source, node, inputs)
+        return source.whole_call(self.run, node, inputs, [_owners(spec) for spec in self.operator.made])
 
 
 Runnable = Program | ConvertProgram | SubGraphProgram
@@ -217,4 +281,7 @@ class LocalRunner:
 
     def run_nodes(self, nodes: list[Any], converted: list[Operand]) -> None:
         """Run a recorded sequence; see `plan/cache.py`."""
-        cache.run(nodes, converted)
+        try:
+            cache.run(nodes, converted)
+        finally:
+            streams.join()

@@ -12,7 +12,7 @@ Placements  redistribute: any to any, see `redistribute/`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -24,6 +24,7 @@ from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam
 from dtorch.op.priced import touched
+from dtorch.op.stream import StreamKey
 from dtorch.ops.standard.pointwise import Pointwise
 from dtorch.spec import Spec
 
@@ -93,6 +94,13 @@ class Convert(Operator):
         """What is written, and what is read for it: all addends of a sum, else no more than is kept."""
         read, written = touched(self.inputs[0]), touched(self.outputs[0])
         return written + (read if self.source.layout.partial else min(read, written))
+
+    def infer_operator_assign_info(self) -> None:
+        """Communicate streams of all devices where something is sent, else compute streams."""
+        kind: Literal["compute", "communicate"] = "communicate" if self.plan.bytes_total else "compute"
+        meshes = (self.source.mesh, self.target_mesh)
+        keys = [StreamKey(mesh.device_type, i, kind) for mesh in meshes for i in mesh.device_ids]
+        self.streams = tuple(dict.fromkeys(keys))
 
     @property
     def priced_mesh(self) -> DeviceMesh:

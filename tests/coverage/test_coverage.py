@@ -5,6 +5,7 @@ A seeded sample; DTORCH_CASES raises it, `make coverage` tries everything and wr
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -30,7 +31,7 @@ from tests.coverage.database import (
 from tests.coverage.examine import examine
 from tests.coverage.records import Record, append, load
 from tests.coverage.reference import Reference, as_precise, differ, reference
-from tests.coverage.rows import could_stay_cut
+from tests.coverage.rows import could_stay_cut, in_a_child
 from tests.coverage.trial import MESHES, attempt
 from tests.support import sample
 
@@ -109,6 +110,14 @@ def test_a_missing_row_is_found_where_there_is_one() -> None:
     form, case, wanted = one("cumsum")
     assert case.args == (0,)
     assert not could_stay_cut(form, case, rows, mesh, wanted.run.outputs)
+
+
+@pytest.mark.parametrize(
+    ("function", "answer"),
+    [(lambda: True, True), (lambda: False, False), (os.abort, False), (lambda: 1 / 0, False)],
+)
+def test_a_kernel_that_dies_is_no_row(function: Any, answer: bool) -> None:
+    assert in_a_child(function) is answer
 
 
 def test_records_survive_a_stopped_run(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def page(records: Iterable[Record]) -> str:
         *(f"- {line}" for line in summary(records)),
         "",
         f"In words, {ELIGIBILITY}.",
-        "The predicate is `refused` in `tests/coverage/database.py`, and `reference` in `trial.py`.",
+        "The predicate is `refused` in `tests/coverage/database.py`, and `reference` in `reference.py`.",
         "",
         "Columns: cases tried in each kind of dtype; what differs; of the right cases with a cut tensor,",
         "those with a cut output, and those whose outputs are whole although a trial on the shards finds",
@@ -57,7 +57,7 @@ def page(records: Iterable[Record]) -> str:
         "",
         "## Cannot work",
         "",
-        *_listed(tried),
+        *_listed(),
         "",
         "## Not eligible",
         "",
@@ -85,9 +85,9 @@ def _row(name: str, records: Sequence[Record]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _listed(tried: Sequence[Record]) -> list[str]:
-    found = {r.name for r in tried if r.listed}
-    return [f"- `{name}` {CANNOT[name].form}: {CANNOT[name].why}." for name in sorted(found)]
+def _listed() -> list[str]:
+    forms = {name: f" ({cannot.form})" if cannot.form else "" for name, cannot in CANNOT.items()}
+    return [f"- `{name}`{forms[name]}: {CANNOT[name].why}." for name in sorted(CANNOT)]
 
 
 def _ineligible(

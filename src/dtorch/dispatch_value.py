@@ -12,6 +12,7 @@ import torch
 from dtorch.dispatch import run
 from dtorch.dispatch_door import handles
 from dtorch.graph.conversion import convert
+from dtorch.graph.overlap import refuse_overlap
 from dtorch.layout import Layout
 from dtorch.tensor import Tensor, wrap
 from dtorch.tensor_state import read
@@ -53,6 +54,7 @@ def _copy(func: Any, args: tuple, kwargs: dict) -> Any:
             if source.shape != target.shape and _is_reshape(source, target):
                 return target  # torch.matmul(out=) brings back what it wrote, to what it is a view of
             if mesh.size > 1:
+                refuse_overlap([0], [target._operand, source._operand])
                 source = source.clone()  # parts may overlap otherwise than the whole tensors do
         if have.mesh != mesh and have.mesh.size > 1:
             source = _brought(source, target)

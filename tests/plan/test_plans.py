@@ -107,6 +107,20 @@ def test_calls_whose_sizes_grow_leave_the_others_their_plans(
     assert not [line for calls in interpreted for line in calls if line.startswith("Relu")]
 
 
+def test_layers_whose_sizes_grow_make_no_plan_each_time(x: dtorch.Tensor) -> None:
+    """The first layer makes each new call alone, the others make it together: once, and never again."""
+    longer, made = x, []
+    for step in range(8):
+        longer = torch.cat([longer, x[:1]])
+        layers = [(longer * 2.0).relu() for _ in range(4)]
+        stable = [(x * 3.0).relu() for _ in range(4)]
+        for layer in layers:
+            equal(layer.to_torch(), (torch.cat([VALUES, *[VALUES[:1]] * (step + 1)]) * 2).relu())
+        equal(stable[-1].to_torch(), (VALUES * 3).relu())
+        made.append(dtorch.plan_stats().made)
+    assert made[3:] == [made[3]] * 5
+
+
 # -- what is an input, what is part of the key -----------------------------------------------------------
 
 

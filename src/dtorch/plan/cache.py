@@ -144,13 +144,13 @@ def _run(running: Running, plan: Plan | None, numbered: Numbered, nodes: list[An
     """Run by a plan, or node by node where there is none."""
     nodes.clear()
     numbered.release()
-    parts, selected = running.parts, running.selection.nodes
-    if plan is None or Failed in map(type, parts):
+    selected = running.selection.nodes
+    if plan is None or Failed in map(type, running.parts):  # which no variable here may hold while they run
         _STATS.interpreted += 1
         interpret(running, selected, running.values(), nodes)
         return
     try:
-        results = plan.function(parts)
+        results = plan.function(running.parts)
     except BaseException as error:
         at, values = _where(error, plan, running)
         failure = error.with_traceback(None)  # whose frames hold all that the plan has made

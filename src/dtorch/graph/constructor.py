@@ -171,7 +171,8 @@ class GraphConstructor:
 
     def look_again(self) -> None:
         """Something else that surrounds calls has changed: the policy, or who collects them."""
-        self._now = None
+        with self.graph.lock:  # not between the two lines with which another thread's call enters
+            self._now = None
 
     def _build(
         self, key: tuple, operands: Sequence[Operand], make: Callable[[], OpParam], around: Surroundings

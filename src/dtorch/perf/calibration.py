@@ -100,11 +100,11 @@ class Calibration(msgspec.Struct, frozen=True, dict=True):
         if not points or (features is None) != (len(points[0].features) == 1):
             points, features = self.points[f"{GENERIC} float32"], None
         if features is None:
-            time = _along_line(points, float(max(nbytes, 1)))
-        else:
-            least = min(point.seconds for point in points)
-            time = max((flops or 0) / _near(points, features), least)
-        return time + self._cold(nbytes, cold_bytes)
+            # A working set beyond the caches was measured cold already.
+            cold_bytes = 0 if nbytes >= self.cache_bytes else cold_bytes
+            return _along_line(points, float(max(nbytes, 1))) + self._cold(cold_bytes)
+        least = min(point.seconds for point in points)
+        return max((flops or 0) / _near(points, features), least) + self._cold(cold_bytes)
 
     def send_seconds(self, nbytes: int) -> float:
         """The time in which a redistribution moves so many bytes between devices of this machine."""
@@ -122,11 +122,10 @@ class Calibration(msgspec.Struct, frozen=True, dict=True):
         """Bytes/s of the largest working set."""
         return max(self.bandwidths)[1]
 
-    def _cold(self, nbytes: int, cold_bytes: int) -> float:
-        # A working set beyond the cache was measured cold already.
-        if nbytes >= self.cache_bytes:
-            return 0.0
-        return max(0.0, cold_bytes / self.off_chip - cold_bytes / self.bandwidth(max(nbytes, 1)))
+    def _cold(self, nbytes: int) -> float:
+        """What it takes longer to read from memory than from a cache."""
+        best = max(speed for _, speed in self.bandwidths)
+        return nbytes * (1 / self.off_chip - 1 / best)
 
     def save(self, path: str | Path) -> None:
         """Writes it as JSON; folders are made."""

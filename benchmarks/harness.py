@@ -102,11 +102,7 @@ def judge(row: Row, ours: list[float], theirs: list[float]) -> Result:
     if row.compare != "absolute":
         if theirs_median is None:
             raise ValueError(f"{row.name}: compare={row.compare!r} needs `theirs`")
-        value = {
-            "ratio": ours_median / theirs_median,
-            "beyond": ours_median - theirs_median,
-            "error": abs(ours_median / theirs_median - 1),
-        }[row.compare]
+        value = _held(row.compare, ours_median, theirs_median)
     return Result(
         name=row.name,
         against=row.against,
@@ -120,6 +116,13 @@ def judge(row: Row, ours: list[float], theirs: list[float]) -> Result:
         value=value,
         ok=value <= row.budget,
     )
+
+
+def _held(compare: str, ours: float, theirs: float) -> float:
+    if compare == "beyond":
+        return ours - theirs
+    ratio = ours / theirs if theirs else float("inf")
+    return ratio if compare == "ratio" else abs(ratio - 1)
 
 
 def show(value: float | None, unit: str) -> str:

@@ -82,6 +82,24 @@ def test_training_replayed_is_training(optimizer: str) -> None:
     assert stats.replays >= 8
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_what_is_converted_last_is_not_kept(dim: int) -> None:
+    model = dtorch.parallelize(nn.Linear(8, 4), MESH, {"weight": {"dp": Shard(dim)}})
+
+    @capture
+    def step(x: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(4):
+        x = torch.randn(6, 8)
+        loss = step(x)
+        assert torch.equal(loss.to_torch(), model(x).square().mean().detach().to_torch())
+    assert step.stats().replays == 1
+
+
 def test_200_steps(request: pytest.FixtureRequest) -> None:
     replayed, recorded = Training(), Training(captured=False)
     for x, y in batches(10) * 20:

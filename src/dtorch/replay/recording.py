@@ -103,8 +103,8 @@ def _program(graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs
         raise CaptureError(
             "capture(): the function makes no call on distributed tensors, so there is nothing to replay"
         )
-    for operand in pending.converted:
-        operand.converted = None
+    while pending.converted:  # no name or list keeps them: what is held here counts as held by the program
+        pending.converted.pop().converted = None
     numbered = Numbered(pending.nodes)
     structure = Structure.of(pending.nodes, numbered)
     flags = structure.wanted(numbered)

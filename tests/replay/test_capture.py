@@ -198,8 +198,10 @@ def test_a_change_is_followed(change: Callable[[Training], torch.Tensor]) -> Non
 
 def test_a_float_argument_is_an_input() -> None:
     scaled = warmed_by(capture(lambda x, s: x * s + 1), sharded(torch.ones(4, 2)), 2.0)
-    assert torch.equal(scaled(sharded(torch.ones(4, 2)), 7.0).to_torch(), torch.full((4, 2), 8.0))
+    for s in (7.0, 9.0, -3.5):
+        assert torch.equal(scaled(sharded(torch.ones(4, 2)), s).to_torch(), torch.full((4, 2), s + 1))
     assert scaled.why().startswith("replayed")
+    assert scaled.stats().captures == 3  # two alike, and one more that has seen another number
 
 
 def warmed_by(function: Capture, *args: Any) -> Capture:

@@ -14,7 +14,7 @@ equal arithmetic is done once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,12 +64,15 @@ class _Source:
         return self.constant(value)
 
 
-def generate(tape: Tape, numbers: Sequence[How]) -> Callable[[list[torch.Tensor], Sequence[Any]], Any]:
+def generate(
+    tape: Tape, numbers: Sequence[How], tied: Mapping[How, float]
+) -> Callable[[list[torch.Tensor], Sequence[Any]], Any]:
     """The function that makes the tape's calls again.
 
     Args:
         tape: of a captured call.
         numbers: the traced numbers that the plan takes.
+        tied: what must be read again: items, and their values.
 
     Returns:
         A function of the plain tensors by number, which it fills in, and the arguments. It gives whether
@@ -82,6 +85,9 @@ def generate(tape: Tape, numbers: Sequence[How]) -> Callable[[list[torch.Tensor]
         text = f"{source.constant(call.function)}({', '.join([*map(source.argument, args), *named])})"
         if call.item >= 0:
             text = f"i{call.item} = {text}"
+            value = tied.get(("item", call.item))
+            if value is not None:
+                text += f"; ok = ok and i{call.item}.hex() == {value.hex()!r}"
         elif call.value is not None:
             text = f"ok = ok and {text} == {source.constant(call.value)}"
         elif call.fresh == (True,):

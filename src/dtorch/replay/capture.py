@@ -79,9 +79,11 @@ class Capture:
 
         These are calls like any other: a training step so captured has been made `warmup + 2` times.
         """
-        _, course, _ = self._course(args, kwargs)
+        leaves, course, _ = self._course(args, kwargs)
         value = None
-        while not any(not program.roots.changed() for program in course.programs):
+        while not any(
+            not program.roots.changed() and not program.moved(leaves) for program in course.programs
+        ):
             value = self(*args, **kwargs)
         return value
 
@@ -136,8 +138,12 @@ class Capture:
         return Graph.default_graph()
 
     def _replayed(self, course: _Course, leaves: list[Any]) -> tuple[bool, Any]:
+        near = None
         for program in course.programs:
             if program.roots.changed():
+                continue
+            near = program
+            if program.moved(leaves):
                 continue
             try:
                 value = program.replay(leaves)
@@ -146,6 +152,7 @@ class Capture:
             self._stats.replays += 1
             self._why = f"replayed: a plan of {len(program.plan.selection.nodes)} calls"
             return True, value
+        course.candidate = course.candidate or near
         return False, None
 
     def _recorded(self, course: _Course, leaves: list[Any], tree: Any, args: tuple, kwargs: dict) -> Any:
@@ -154,7 +161,7 @@ class Capture:
             self._why = f"not replayed: {candidate.roots.changed()}"
             course.candidate = candidate = None
             course.warm = 0
-        if course.warm < self.warmup:
+        if candidate is None and course.warm < self.warmup:
             course.warm += 1
             self._why = f"warming up, call {course.warm} of {self.warmup}"
             return self.function(*args, **kwargs)
@@ -173,11 +180,14 @@ class Capture:
         if candidate is None:
             self._why = "captured once; the next call shows whether it does the same again"
         elif reason:
-            course.unlike += 1
+            course.unlike += candidate not in course.programs
             self._why = f"capture(): the function does not do the same twice: {reason}"
             if course.unlike >= self.patience:
                 raise CaptureError(self._why)
         else:
+            program.confirm(candidate)
+            if candidate in course.programs and candidate.tape.decisions == program.tape.decisions:
+                course.programs.remove(candidate)
             course.candidate, course.warm, course.unlike = None, 0, 0
             course.programs = [*course.programs[-MAX_PROGRAMS + 1 :], program]
             self._why = "captured twice, alike; from now on it is replayed"
@@ -204,9 +214,9 @@ def capture(function: Callable[..., Any] | None = None, *, warmup: int = 1) -> A
 
     The first calls run as ever (`warmup` of them), the next two are recorded whole and compared; from then
     on each call with the same kind of arguments replays one plan. Tensors and floats among the arguments are
-    inputs of the replay, other arguments part of what makes it the same kind. What the function reaches is
-    looked at before each replay: a module in another mode, another parameter, another number in a closure,
-    and it is recorded anew.
+    inputs of the replay (a float once it has been recorded with a second value), other arguments part of
+    what makes it the same kind. What the function reaches is looked at before each replay: a module in
+    another mode, another parameter, another number in a closure, and it is recorded anew.
 
         step = dtorch.capture(train_step)
         for batch in data:

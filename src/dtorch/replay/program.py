@@ -20,6 +20,7 @@ from dtorch.replay.beside import generate
 from dtorch.replay.hoist import make
 from dtorch.replay.roots import Roots
 from dtorch.replay.tape import Tape
+from dtorch.replay.traced import How
 from dtorch.tensor import Tensor, wrap
 
 _EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
@@ -104,12 +105,41 @@ class Program:
         numbers = [source.which for source in self.sources.values() if source.kind == "number"]
         made = list(dict.fromkeys(numbers))
         self.number_places = {how: place for place, how in enumerate(made)}
-        self.beside = generate(self.tape, made)
-        self.steered = bool(self.tape.decisions) or any(call.value is not None for call in self.tape.calls)
+        self.free: set[How] = set()
+        self._tie()
         structure = self.plan.structure
         self.specs = {number: structure.spec(number) for number in self.plan.selection.wanted}
         self._viewed: list[tuple[Operand, Any]] = []
         self._views: dict[int, Any] = {}
+
+    def _tie(self) -> None:
+        self.tied = {how: value for how, value in self.tape.values.items() if how not in self.free}
+        self.beside = generate(self.tape, list(self.number_places), self.tied)
+        self.steered = (
+            bool(self.tape.decisions)
+            or any(call.value is not None for call in self.tape.calls)
+            or any(how[0] == "item" for how in self.tied)
+        )
+
+    def confirm(self, other: Program) -> None:
+        """Free the numbers that another recording, alike in all else, was made with other values of.
+
+        A number may leave what is followed unseen, by `math.sqrt` for one. Where it does, recordings with
+        other values of it differ; where they do not, it is an input.
+        """
+        mine, theirs = self.tape.values, other.tape.values
+        moved = {how for how in mine if how in theirs and mine[how].hex() != theirs[how].hex()}
+        self.free = other.free | moved
+        self._tie()
+
+    def moved(self, arguments: Sequence[Any]) -> bool:
+        """Whether a number that has only been seen with one value has another."""
+        for (kind, which), value in self.tied.items():
+            if kind != "item":
+                now = arguments[which] if kind == "argument" else float(which)
+                if now.hex() != value.hex():
+                    return True
+        return False
 
     @property
     def nbytes(self) -> int:
@@ -134,6 +164,8 @@ class Program:
             return "what it does with plain tensors changes from call to call"
         if [call.args for call in self.tape.calls] != [call.args for call in other.tape.calls]:
             return "a number it hands to plain tensors changes from call to call"
+        if self.tree != other.tree or not all(map(_alike, self.results, other.results)):
+            return "what it returns beside tensors changes from call to call"
         return ""
 
     def _unlike(self, a: Source, b: Source) -> str:
@@ -262,6 +294,12 @@ class Program:
         if result.kind == "argument":
             return arguments[result.which]
         return plain[result.which] if result.kind == "plain" else result.which
+
+
+def _alike(a: Result, b: Result) -> bool:
+    if a.kind == b.kind == "value":
+        return a.which is b.which or (type(a.which) is type(b.which) is not Tensor and a.which == b.which)
+    return a == b
 
 
 class _Outputs:

@@ -49,6 +49,7 @@ def record(
             Traced(leaf, ("argument", place), tape.decisions) if type(leaf) is float else leaf
             for place, leaf in enumerate(leaves)
         ]
+        tape.values.update((leaf.how, float(leaf)) for leaf in traced if type(leaf) is Traced)
         with constructor.capturing():
             with _hyperparameters(roots, tape), TracedNumbers(tape), PlainCalls(tape):
                 args, kwargs = tree_unflatten(traced, tree)
@@ -70,6 +71,7 @@ def _hyperparameters(roots: Roots, tape: Tape) -> Iterator[None]:
             if type(value) is float:
                 changed.append((group, name, value))
                 group[name] = Traced(value, ("setting", _Setting(group, name)), tape.decisions)
+                tape.values[group[name].how] = value
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ numbers handed to recorded operators are traced.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from dtorch.replay.traced import How, Traced
 from dtorch.tensor import Tensor
 
 _VALUE = torch.ops.aten._local_scalar_dense.default
+_UNSEEN = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
 
 
 class Slot:
@@ -67,6 +69,7 @@ class Tape:
         handed: plain tensors that a recorded node reads, by the identity of its operand.
         scalars: how a number among a node's inputs was made, by identity.
         decisions: comparisons of traced numbers, and their outcomes.
+        values: of the traced numbers that are no arithmetic: arguments, settings, items.
         nodes: the list that recorded nodes are appended to.
     """
 
@@ -76,6 +79,7 @@ class Tape:
         self.handed: dict[int, int] = {}
         self.scalars: dict[int, How] = {}
         self.decisions: dict[How, bool] = {}
+        self.values: dict[How, float] = {}
         self.nodes = nodes
         self.items = 0
         self._numbers: dict[int, int] = {}
@@ -105,6 +109,8 @@ class Tape:
                 if is_float
                 else TapedCall(function, slotted, value=result)
             )
+            if is_float:
+                self.values["item", self.items] = result
             self.items += is_float
             return
         given = len(self.tensors)
@@ -113,11 +119,20 @@ class Tape:
         if results or any(type(leaf) is Slot for leaf in tree_leaves(slotted)):
             self.calls.append(TapedCall(function, slotted, tuple(results), tuple(fresh)))
 
+    def pin(self, since: int) -> None:
+        """What was read by the calls since must be the same again: it left torch as no traced number."""
+        for place, call in enumerate(self.calls[since:], since):
+            if call.item >= 0:
+                value = self.values.pop(("item", call.item))
+                self.calls[place] = TapedCall(call.function, call.args, value=value)
+
     def link(self, since: int, args: Any) -> None:
         """Find what of a call's arguments stands among the inputs of the nodes recorded since."""
         leaves = tree_leaves(args)
         plain = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, Tensor)]
-        traced = {leaf.hex(): leaf.how for leaf in leaves if type(leaf) is Traced}
+        numbers = {(leaf.hex(), getattr(leaf, "how", None)) for leaf in leaves if isinstance(leaf, float)}
+        alike = Counter(text for text, _ in numbers)
+        traced = {text: how for text, how in numbers if how is not None and alike[text] == 1}
         ours = {id(leaf._operand) for leaf in leaves if isinstance(leaf, Tensor)}
         for node in self.nodes[since:]:
             copies = iter(plain)
@@ -159,10 +174,16 @@ class TracedNumbers(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        since = len(self.tape.nodes)
+        since, calls = len(self.tape.nodes), len(self.tape.calls)
+        if func in _UNSEEN and not isinstance(args[0], Tensor):
+            raise CaptureError(
+                f"capture(): {func.__name__}() reads a plain tensor where a replay cannot see it; "
+                "use item(), or do that outside and pass the result"
+            )
         result = func(*args, **kwargs)
         if func is torch.Tensor.item and type(result) is float and not isinstance(args[0], Tensor):
             return Traced(result, ("item", self.tape.items - 1), self.tape.decisions)
+        self.tape.pin(calls)
         leaves = tree_leaves((args, kwargs))
         if any(type(leaf) is Traced for leaf in leaves):
             self.tape.link(since, (args, kwargs))

@@ -1,0 +1,75 @@
+"""Capture: a number that leaves what is followed is recorded anew, or refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import dtorch
+from dtorch import Shard
+from dtorch.errors import CaptureError
+from dtorch.replay import capture
+
+MESH = dtorch.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+
+pytestmark = pytest.mark.skipif(
+    dtorch.default_graph.constructor.eager,
+    reason="a captured call is recorded, and DTORCH_EAGER=1 records nothing",
+)
+
+
+def sharded(x: torch.Tensor) -> torch.Tensor:
+    return dtorch.Tensor(x, device_mesh=MESH, placements=[Shard(0)])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, s: x * math.sqrt(s),
+        lambda x, s: x * int(s * 8),
+        lambda x, s: x * round(s, 1),
+        lambda x, s: x * float(s),
+        lambda x, s: x.clamp(s, 0.5),
+        lambda x, s: x * float(f"{s:.3f}"),
+    ],
+)
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_number_that_leaves_unseen_is_recorded_anew(use: Callable[..., torch.Tensor], plain: bool) -> None:
+    captured = capture(lambda x, s: use(x, s.item() if plain else s))
+    x = sharded(torch.arange(8.0).reshape(4, 2))
+    for s in (0.5,) * 4 + (0.25, 0.125, 0.5):
+        given = torch.tensor(s) if plain else s
+        assert torch.equal(captured(x, given).to_torch(), use(x, s).to_torch())
+
+
+@pytest.mark.parametrize(
+    "use", [lambda x, t: x * float(t), lambda x, t: x * 2 if t else x * 3, lambda x, t: x * int(t)]
+)
+def test_a_plain_tensor_asked_for_its_value(use: Callable[..., torch.Tensor]) -> None:
+    captured, x = capture(use), sharded(torch.ones(4, 2))
+    for value in (0.5,) * 4 + (1.5, 0.0):
+        assert torch.equal(
+            captured(x, torch.tensor(value)).to_torch(), use(x, torch.tensor(value)).to_torch()
+        )
+
+
+@pytest.mark.parametrize("use", [lambda x, t: x * t.tolist()[0], lambda x, t: x * float(t.numpy()[0])])
+def test_a_plain_tensor_read_where_no_replay_sees_it_is_refused(use: Callable[..., torch.Tensor]) -> None:
+    captured, x = capture(use), sharded(torch.ones(4, 2))
+    with pytest.raises(CaptureError, match="reads a plain tensor"):
+        captured.capture(x, torch.ones(1))
+
+
+def test_two_numbers_of_one_value_are_two() -> None:
+    captured, x = capture(lambda x, a, b: x.clamp(a, b)), sharded(torch.arange(8.0).reshape(4, 2))
+    for a, b in ((0.5, 0.5),) * 2 + ((0.25, 0.25),) * 2 + ((2.0, 4.0),):
+        assert torch.equal(captured(x, a, b).to_torch(), x.clamp(a, b).to_torch())
+
+
+def test_a_number_that_is_returned_is_the_one_given() -> None:
+    captured, x = capture(lambda x, s: (x * 2, s + 1)), sharded(torch.ones(4, 2))
+    for s in (1.0, 1.0, 1.0, 2.0, 3.0):
+        assert captured(x, s)[1] == s + 1

@@ -17,8 +17,9 @@ from benchmarks.harness import Row
 ROOT = Path(__file__).parent.parent
 
 PROGRAM = """
-import json, resource, sys, time
+import json, sys, time
 import torch, torch.optim, dtorch, dtorch.report.price
+from benchmarks.machine import peak_bytes
 from dtorch import Replicate, Shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -37,7 +38,7 @@ if train:
 else:
     report = dtorch.price(model, ids, use_cache=False)
 seconds = time.perf_counter() - start
-print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+print(json.dumps([seconds, peak_bytes()]))
 """
 
 LLAMA_70B = [8192, 80, 64, 28672, [1, 8], 1, False]
@@ -54,7 +55,7 @@ def run(arguments: list[object], which: int) -> float:
         [sys.executable, "-c", PROGRAM, json.dumps(arguments)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
         check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])[which]

@@ -6,7 +6,6 @@ to give blocks back at once, or what is freed would count as held.
 """
 
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.harness import Measure, Row, ran
+from benchmarks.machine import peak_bytes
 
 ROOT = Path(__file__).parent.parent
 LINKS = 24
@@ -102,11 +102,6 @@ def growth(work: Callable[[str, int], None], side: str) -> int:
     torch.set_num_threads(1)
     for _ in range(3):  # for ours once at once, once interpreted, once by a plan
         work(side, SMALL)
-    before = _peak_bytes()
+    before = peak_bytes()
     work(side, 1)
-    return _peak_bytes() - before
-
-
-def _peak_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak_bytes() - before

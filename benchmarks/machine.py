@@ -2,7 +2,9 @@
 
 import os
 import platform
+import resource
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +19,20 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def peak_bytes() -> int:
+    """Largest resident memory of this process so far.
+
+    Where the system has it, of this program alone: `ru_maxrss` begins with what started it held.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def memory_bytes() -> int | None:

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import random
+import signal
 
 # Before anything imports transformers: no test downloads.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -25,6 +26,10 @@ with contextlib.suppress(ImportError):
     hypothesis.settings.load_profile("dtorch")
 
 torch.set_num_threads(1)
+
+# What a shell starts in the background ignores Ctrl-C; the tests of interrupts press it all the same.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SEED = 20240
 

@@ -49,21 +49,16 @@ def test_a_backward_costs_two_forwards() -> None:
 
 
 BUDGET = """
-import json, resource, sys, time
-import torch, torch.optim
-import dtorch, dtorch.report.price
-import transformers.models.llama.modeling_llama
+import json
+from benchmarks.machine import peak_bytes
 from tests.perf import llama
-start = time.process_time()
 report = llama.price("llama-3-70b", 1, 4096, tp=8)
-seconds = time.process_time() - start
-kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps([report.flops, report.flops_max_device, seconds, kib]))
+print(json.dumps([report.flops, report.flops_max_device, peak_bytes()]))
 """
 
 
 def test_llama_3_70b_on_8_devices() -> None:
-    """Exact FLOPs; built, laid out, recorded and priced within 3 s of CPU time and 700 MiB."""
+    """Exact FLOPs; built, laid out, recorded and priced within 700 MiB; benchmarks tell how fast."""
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-c", BUDGET],
@@ -73,11 +68,10 @@ def test_llama_3_70b_on_8_devices() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    flops, largest, seconds, kib = json.loads(done.stdout)
+    flops, largest, nbytes = json.loads(done.stdout)
     assert flops == 613338509737984
     assert largest == flops // 8
-    assert seconds <= 3
-    assert kib <= 700 * 1024
+    assert nbytes <= 700 * 2**20
 
 
 def test_the_number_of_calls_is_linear_in_layers() -> None:

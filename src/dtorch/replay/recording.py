@@ -64,7 +64,11 @@ def record(
 
 @contextmanager
 def _hyperparameters(roots: Roots, tape: Tape) -> Iterator[None]:
-    """While it lasts, the floats of optimizers' groups are traced; afterwards they are what they were."""
+    """While it lasts, the floats of optimizers' groups are traced; afterwards they are plain again.
+
+    Raises:
+        CaptureError: one has been changed, which a replay would not do again.
+    """
     changed = []
     for group in roots.groups:
         for name, value in group.items():
@@ -74,10 +78,15 @@ def _hyperparameters(roots: Roots, tape: Tape) -> Iterator[None]:
                 tape.values[group[name].how] = value
     try:
         yield
+        for group, name, _ in changed:
+            if getattr(group.get(name), "how", None) != ("setting", _Setting(group, name)):
+                raise CaptureError(
+                    f"capture(): the function changes {name!r} of an optimizer, and a replay would not; call "
+                    "what changes it, a scheduler's step() for one, outside"
+                )
     finally:
-        for group, name, value in changed:
-            if type(group[name]) is Traced:
-                group[name] = value
+        for held in {id(group): group for group, _, _ in changed}.values():
+            held.update({name: float(value) for name, value in held.items() if type(value) is Traced})
 
 
 class _Setting:

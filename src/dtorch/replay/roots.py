@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import functools
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import is_
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from dtorch.errors import UnsupportedError
 from dtorch.op.operand import Operand
@@ -101,8 +103,8 @@ class Roots:
     def _reads(self, found: Any) -> Iterator[Read]:
         if isinstance(found, torch.nn.Module):
             for held in (found._parameters, found._buffers, found._modules):
-                yield from _of_dict(held, list(held))
-            yield from _of_dict(vars(found), [key for key in vars(found) if not key.startswith("_")])
+                yield from _entries(held)
+            yield lambda: [value for key, value in vars(found).items() if not key.startswith("_")]
         elif isinstance(found, torch.optim.Optimizer):
             for group in found.param_groups:
                 self.groups.append(group)
@@ -110,17 +112,33 @@ class Roots:
             for state in found.state.values():
                 yield from _of_dict(state, list(state))
         elif isinstance(found, dict):
-            yield from _of_dict(found, list(found))
-        elif isinstance(found, (list, tuple)):
-            yield lambda: found
+            yield from _entries(found)
+        elif isinstance(found, (list, tuple, set, frozenset, deque)):
+            yield lambda: list(found)
         elif isinstance(found, functools.partial):
             yield lambda: (found.func, *found.args, *found.keywords.values())
         elif isinstance(found, types.MethodType):
             yield lambda: (found.__self__, found.__func__)
         elif isinstance(found, types.FunctionType):
             yield from _of_function(found)
-        elif type(found).__module__.split(".")[0] not in ("torch", "dtorch") and hasattr(found, "__dict__"):
-            yield from _of_dict(vars(found), list(vars(found)))
+        elif isinstance(found, LRScheduler) or type(found).__module__.split(".")[0] not in (
+            "torch",
+            "dtorch",
+        ):
+            yield from _entries(getattr(found, "__dict__", {}))
+            slots = [name for kind in type(found).__mro__ for name in _slots(kind)]
+            if slots:
+                yield lambda: [getattr(found, name, None) for name in slots]
+
+
+def _entries(held: dict[Any, Any]) -> Iterator[Read]:
+    """All of a dictionary, entries that are added too."""
+    yield lambda: [*held, *held.values()]
+
+
+def _slots(kind: type) -> list[str]:
+    names = vars(kind).get("__slots__", ())
+    return [names] if isinstance(names, str) else [name for name in names if not name.startswith("__")]
 
 
 def _of_dict(held: dict[Any, Any], keys: list[Any]) -> Iterator[Read]:

@@ -1,0 +1,113 @@
+"""Capture: what a function reaches is watched, wherever it stands."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dtorch
+from dtorch import Shard
+from dtorch.errors import CaptureError
+from dtorch.replay import capture
+
+MESH = dtorch.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+
+pytestmark = pytest.mark.skipif(
+    dtorch.default_graph.constructor.eager,
+    reason="a captured call is recorded, and DTORCH_EAGER=1 records nothing",
+)
+
+
+def sharded(x: torch.Tensor) -> torch.Tensor:
+    return dtorch.Tensor(x, device_mesh=MESH, placements=[Shard(0)])
+
+
+class Slotted:
+    __slots__ = ("factor",)
+
+    def __init__(self) -> None:
+        self.factor = 2.0
+
+
+class Attributes:
+    pass
+
+
+PLACES: dict[str, tuple[Any, Callable[[Any], None], Callable[[Any], float]]] = {
+    "slot": (Slotted(), lambda held: setattr(held, "factor", 3.0), lambda held: held.factor),
+    "set": ({1.0}, lambda held: held.add(5.0), len),
+    "deque": (deque([2.0]), lambda held: held.append(5.0), lambda held: held[-1]),
+    "new key": ({"a": 1.0}, lambda held: held.update(b=5.0), lambda held: held.get("b", 1.0)),
+    "new attribute": (
+        Attributes(),
+        lambda held: setattr(held, "factor", 3.0),
+        lambda held: getattr(held, "factor", 1.0),
+    ),
+    "new attribute of a module": (
+        torch.nn.Module(),
+        lambda held: setattr(held, "factor", 3.0),
+        lambda held: getattr(held, "factor", 1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_change_is_seen_wherever_it_stands(place: str) -> None:
+    held, change, factor = PLACES[place]
+    captured, x = capture(lambda x: x * factor(held)), sharded(torch.ones(4, 2))
+    captured.capture(x)
+    captured(x)
+    assert captured.why().startswith("replayed")
+    change(held)
+    for _ in range(4):
+        assert torch.equal(captured(x).to_torch(), (x * factor(held)).to_torch())
+
+
+def test_a_scheduler_inside_is_refused_and_its_rate_is_kept() -> None:
+    weight = sharded(torch.ones(4, 2)).requires_grad_()
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    @capture
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        (weight * x).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        return x * 2
+
+    x = sharded(torch.ones(4, 2))
+    step(x)
+    with pytest.raises(CaptureError, match="changes 'lr'"):
+        step(x)
+    assert optimizer.param_groups[0]["lr"] == 0.125
+    assert type(optimizer.param_groups[0]["lr"]) is float
+
+
+def test_a_scheduler_that_changes_nothing_yet_is_never_replayed() -> None:
+    weights = [sharded(torch.ones(4, 2)).requires_grad_() for _ in range(2)]
+    steps: list[Any] = []
+    for weight in weights:
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+
+        def step(
+            x: torch.Tensor, weight: Any = weight, optimizer: Any = optimizer, scheduler: Any = scheduler
+        ) -> torch.Tensor:
+            optimizer.zero_grad()
+            (weight * x).sum().backward()
+            optimizer.step()
+            scheduler.step()
+            return x * 2
+
+        steps.append(step)
+    captured, x = capture(steps[0]), sharded(torch.ones(4, 2))
+    for _ in range(9):
+        captured(x)
+        steps[1](x)
+    assert torch.equal(weights[0].to_torch(), weights[1].to_torch())
+    assert captured.stats().replays == 0

@@ -5,6 +5,7 @@ T = 1 token, as in decoding: the price of calls, not of arithmetic, is what diff
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -35,7 +36,45 @@ def rows() -> Iterator[Row]:
         ours=timed(_step(model, dtorch.Tensor(text, device_mesh=mesh))),
         theirs=timed(_step(plain, text)),
     )
+    yield from _replayed(plain, mesh, ids, text)
     yield from _cold()
+
+
+def _replayed(plain: torch.nn.Module, mesh: Any, ids: torch.Tensor, text: torch.Tensor) -> Iterator[Row]:
+    """Captured and replayed, against torch eager."""
+    import dtorch
+
+    model = dtorch.parallelize(copy.deepcopy(plain), mesh, {})
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    @dtorch.capture
+    def forward(ids: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return model(ids, use_cache=False).logits
+
+    @dtorch.capture
+    def step(text: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(text, labels=text, use_cache=False).loss.backward()
+        optimizer.step()
+
+    x, y = dtorch.Tensor(ids, device_mesh=mesh), dtorch.Tensor(text, device_mesh=mesh)
+    yield Row(
+        name="small Llama forward, 1 device, replayed",
+        against="torch eager",
+        budget=0.7,
+        ours=timed(lambda: forward(x), 3),
+        theirs=timed(_forward(plain, ids, torch.no_grad), 3),
+        warmups=5,
+    )
+    yield Row(
+        name="small Llama training step (AdamW), 1 device, replayed",
+        against="torch eager",
+        budget=0.9,
+        ours=timed(lambda: step(y)),
+        theirs=timed(_step(plain, text)),
+        warmups=8,
+    )
 
 
 def _cold() -> Iterator[Row]:

@@ -37,6 +37,36 @@ class Attributes:
     pass
 
 
+FACTOR = 2.0
+
+
+class Scaling(torch.nn.Module):
+    factor = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * FACTOR
+
+    @property
+    def doubled(self) -> float:
+        return self.factor * FACTOR
+
+
+class Scaler:
+    factor = 2.0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * FACTOR * self.factor
+
+
+USES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a module's forward": lambda x: SCALING(x),
+    "a property": lambda x: x * SCALING.doubled,
+    "an object that is called": lambda x: SCALER(x),
+    "an attribute of a class": lambda x: x * Scaler.factor,
+}
+SCALING, SCALER = Scaling(), Scaler()
+
+
 PLACES: dict[str, tuple[Any, Callable[[Any], None], Callable[[Any], float]]] = {
     "slot": (Slotted(), lambda held: setattr(held, "factor", 3.0), lambda held: held.factor),
     "set": ({1.0}, lambda held: held.add(5.0), len),
@@ -65,6 +95,44 @@ def test_a_change_is_seen_wherever_it_stands(place: str) -> None:
     change(held)
     for _ in range(4):
         assert torch.equal(captured(x).to_torch(), (x * factor(held)).to_torch())
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("where", ["global", "class"])
+def test_what_methods_use_is_watched(use: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured, x = capture(USES[use]), sharded(torch.ones(4, 2))
+    captured.capture(x)
+    captured(x)
+    assert captured.why().startswith("replayed")
+    if where == "global":
+        monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    else:
+        monkeypatch.setattr(Scaler, "factor", 3.0)
+        monkeypatch.setattr(Scaling, "factor", 3.0)
+    for _ in range(4):
+        assert torch.equal(captured(x).to_torch(), USES[use](x).to_torch())
+
+
+def test_a_hook_that_is_added_is_seen() -> None:
+    weight = sharded(torch.ones(4, 2)).requires_grad_()
+    module = torch.nn.Identity()
+
+    @capture
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        weight.grad = None
+        (weight * module(x)).sum().backward()
+        assert weight.grad is not None
+        return weight.grad * 1
+
+    x = sharded(torch.ones(4, 2))
+    gradient.capture(x)
+    module.register_forward_hook(lambda module, args, output: output * 3)
+    for _ in range(4):
+        assert torch.equal(gradient(x).to_torch(), torch.full((4, 2), 3.0))
+    assert gradient.why().startswith("replayed")
+    weight.register_hook(lambda gradient: gradient * 2)
+    for _ in range(4):
+        assert torch.equal(gradient(x).to_torch(), torch.full((4, 2), 6.0))
 
 
 def test_a_scheduler_inside_is_refused_and_its_rate_is_kept() -> None:

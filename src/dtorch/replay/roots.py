@@ -10,6 +10,8 @@ are inputs of the replay.
 from __future__ import annotations
 
 import functools
+import sys
+import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +28,18 @@ from dtorch.tensor import Tensor
 MAX_REACHED = 200_000
 """Objects looked at before a function is refused: it reaches a whole program."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-_OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, torch.Generator)
+_OPAQUE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, torch.Generator)
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_NO_CODE = (
+    "__dict__",
+    "__weakref__",
+    "__doc__",
+    "__module__",
+    "__annotations__",
+    "__abstractmethods__",
+    "_abc_impl",
+)
 
 Read = Callable[[], Sequence[Any]]
 
@@ -96,15 +109,25 @@ class Roots:
 
     @staticmethod
     def _state(tensor: Tensor) -> tuple[Any, ...]:
+        hooks = tuple(tensor._backward_hooks or ())
         if not tensor.requires_grad:
-            return (id(tensor._operand), False, True)
-        return (id(tensor._operand), True, tensor.is_leaf and tensor.grad is None)
+            return (id(tensor._operand), False, True, hooks)
+        return (id(tensor._operand), True, tensor.is_leaf and tensor.grad is None, hooks)
 
     def _reads(self, found: Any) -> Iterator[Read]:
-        if isinstance(found, torch.nn.Module):
+        if isinstance(found, type):
+            if not _is_library(found):
+                yield from _entries_of_class(found)
+        elif isinstance(found, (staticmethod, classmethod)):
+            yield lambda: [found.__func__]
+        elif isinstance(found, property):
+            yield lambda: [found.fget]
+        elif isinstance(found, torch.nn.Module):
             for held in (found._parameters, found._buffers, found._modules):
                 yield from _entries(held)
             yield lambda: [value for key, value in vars(found).items() if not key.startswith("_")]
+            yield lambda: [hook for name in _HOOKS for hook in getattr(found, name).values()]
+            yield from _class_of(found)
         elif isinstance(found, torch.optim.Optimizer):
             for group in found.param_groups:
                 self.groups.append(group)
@@ -129,11 +152,31 @@ class Roots:
             slots = [name for kind in type(found).__mro__ for name in _slots(kind)]
             if slots:
                 yield lambda: [getattr(found, name, None) for name in slots]
+            yield from _class_of(found)
 
 
 def _entries(held: dict[Any, Any]) -> Iterator[Read]:
     """All of a dictionary, entries that are added too."""
     yield lambda: [*held, *held.values()]
+
+
+def _entries_of_class(kind: type) -> Iterator[Read]:
+    yield lambda: [*kind.__bases__, *(value for name, value in vars(kind).items() if name not in _NO_CODE)]
+
+
+def _class_of(found: Any) -> Iterator[Read]:
+    """The class of an object, for what its methods use; what libraries define is taken to stay."""
+    if any(not _is_library(kind) for kind in type(found).__mro__):
+        yield lambda: [type(found)]
+
+
+@functools.cache
+def _is_library(kind: type) -> bool:
+    root = kind.__module__.split(".")[0]
+    if root in ("torch", "dtorch") or root in sys.stdlib_module_names - {"__main__"}:
+        return True
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return file.startswith((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
 
 
 def _slots(kind: type) -> list[str]:

@@ -77,6 +77,13 @@ def test_one_device_needs_no_mesh(program: Path) -> None:
     assert "l4, theoretical roofs" in result.stdout
 
 
+def test_a_program_of_which_nothing_is_cut_is_noted(program: Path) -> None:
+    words = ("price", program, "--device", "l4")
+    assert "dtorch.parallelize" in run(*words, "--mesh", "dp=2").stderr
+    assert "note:" not in run(*words, "--mesh", "tp=2").stderr
+    assert "note:" not in run(*words).stderr
+
+
 def test_a_backward_can_be_asked_for(program: Path, tmp_path: Path) -> None:
     phases = {}
     for flag in ("--backward", "--no-backward"):

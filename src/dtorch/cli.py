@@ -40,6 +40,12 @@ output = Console(width=max(100, Console().width))
 errors = Console(stderr=True)
 
 
+_WHOLE = (
+    "note: every device does all the arithmetic, since nothing that takes part in it is cut over the mesh; "
+    "lay the model out in build(mesh), with dtorch.parallelize, or make its arguments there with placements"
+)
+
+
 def friendly(command: Callable[..., None]) -> Callable[..., None]:
     """The command, with what dtorch refuses told in one line and exit code 1."""
 
@@ -92,6 +98,8 @@ def price(
     with errors.status(f"recording {file}"):
         report = price_program(file, device=device, mesh=axes, axis_links=axis_links, **options)
     output.print(report)
+    if report.mesh.size > 1 and report.flops and report.flops_max_device == report.flops:
+        errors.print(Text(_WHOLE), soft_wrap=True)
     _save(report, html, png, json_file, trace)
 
 

@@ -24,7 +24,11 @@ def run(self: LogicalGraph, inputs: Sequence[torch.Tensor], graph: Graph | None)
     wiring.interface(None, None)
     numbers = wiring.inputs or []
     if len(inputs) != len(numbers):
-        raise ShapeError(f"{len(inputs)} inputs for a graph of {len(numbers)}")
+        taken = ", ".join(str(list(wiring.outside[number].shape)) for number in numbers)
+        raise ShapeError(
+            f"{len(inputs)} inputs for a graph of {len(numbers)}: it takes {taken}, in this order; "
+            "`save(path, inputs=[...])` says which and in what order"
+        )
     with torch.no_grad(), torch._C._DisableAutocast():
         operands = [
             _input(graph, i, tensor, wiring.outside[number])

@@ -150,7 +150,9 @@ def test_inputs_are_checked() -> None:
     graph, given, made = record(linear)
     loaded = LogicalGraph.from_bytes(graph.to_bytes(inputs=given, outputs=made))
     x, w, b = tensors()
-    with pytest.raises(dtorch.ShapeError, match="2 inputs for a graph of 3"):
+    with pytest.raises(
+        dtorch.ShapeError, match=r"2 inputs for a graph of 3: it takes \[.*\], \[.*\], \[.*\], in this order"
+    ):
         loaded.run(x, w)
     with pytest.raises(dtorch.ShapeError, match=r"input 0 is \[3, 6\] torch.float32, \[7, 6\]"):
         loaded.run(x[:3], w, b)

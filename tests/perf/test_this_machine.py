@@ -61,7 +61,9 @@ def test_times_are_those_measured() -> None:
 def test_without_a_calibration_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert THIS_MACHINE not in devices()
-    with pytest.raises(DeviceError, match=THIS_MACHINE):
+    with pytest.raises(
+        DeviceError, match=f"{THIS_MACHINE} has not been measured yet: run `dtorch calibrate`"
+    ):
         find_device(THIS_MACHINE)
     with pytest.raises(DeviceError, match="dtorch calibrate"):
         roof_of(find_device("h100-sxm"), "calibrated")

@@ -243,6 +243,9 @@ def find_device(name: str | Device) -> Device:
         return name
     known = devices()
     if name not in known:
+        if name in CALIBRATED:
+            how = "dtorch calibrate" if name == THIS_MACHINE else "dtorch calibrate --gpu"
+            raise DeviceError(f"{name} has not been measured yet: run `{how}` once")
         raise DeviceError(f"no device {name!r}{_near(name, known)}")
     return known[name]
 

@@ -16,7 +16,8 @@ from dtorch.report.terminal import new_table
 
 _NOTE = (
     "A rule names the dims of each tensor, any of which may be cut over a mesh axis. A dim with ! may not "
-    "be, one with ~ may, at the price of a small reduction. Element-wise operators that are not listed are "
+    "be, one with ~ may, at the price of a small reduction. Where words stand, the rule depends on the call, "
+    "and the module named tells it. Element-wise operators that are not listed are "
     "of type BroadcastBinary or BaseMath; all others run on whole tensors, as General."
 )
 
@@ -65,8 +66,9 @@ def operators_table(word: str = "") -> Stack:
 
 
 def _rule(cls: type[Operator], name: str) -> str:
-    """The dims line of a torch operator; where a class makes it from the call, what the class says it is."""
+    """The dims line of a torch operator; where a class makes it from the call, where that is told."""
     dims = cls.rules.get(name)
     if dims is not None:
         return dims.line
-    return (cls.__doc__ or "").strip().partition("\n")[0]
+    words = (cls.__doc__ or "").strip().partition("\n")[0].removesuffix(".")
+    return f"{words}: see {cls.__module__}"

@@ -74,11 +74,17 @@ def price_program(
     there = described_mesh(device, tuple(axes.values()), axis_links=axis_links, mesh_dim_names=tuple(axes))
     build = runpy.run_path(str(file), run_name=file.stem).get("build")
     if not callable(build):
-        raise UnsupportedError(f"{file} has no function build(mesh) -> (model, arguments)")
+        raise UnsupportedError(
+            f"{file} has no function build(mesh) -> (model, arguments); give it one that ends in, "
+            "for example, `return model, (x,)`"
+        )
     with dry_run(there):
         built = build(there)
     if not isinstance(built, tuple) or len(built) != 2 or not isinstance(built[1], (tuple, dict)):
-        raise UnsupportedError(f"{file}: build(mesh) gives (model, arguments), arguments a tuple or a dict")
+        raise UnsupportedError(
+            f"{file}: build(mesh) gives (model, arguments), arguments a tuple or a dict; for one tensor, "
+            "`return model, (x,)`"
+        )
     model, arguments = built
     args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
     return price(model, *args, **{"mesh": there, "title": file.stem, **options}, **kwargs)

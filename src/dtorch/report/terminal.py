@@ -167,7 +167,8 @@ def summary_table(data: views.Data) -> Table:
     bounds = views.by_bound(data)
     for name, seconds in bounds.items():
         table.add_row(f"  bound by {name}", "", share(seconds, sum(bounds.values())))
-    table.add_row("operators, unknown prices", f"{len(data['operators']):,}", f"{total['unknown']:,}")
+    table.add_row("operators", f"{len(data['operators']):,}", "")
+    table.add_row("  of unknown price", f"{total['unknown']:,}", "")
     table.caption = f"{mesh_text(mesh)}; {device_text(device)}"
     table.caption_justify = "left"
     return table

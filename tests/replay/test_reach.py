@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -111,6 +112,18 @@ def test_what_methods_use_is_watched(use: str, where: str, monkeypatch: pytest.M
         monkeypatch.setattr(Scaling, "factor", 3.0)
     for _ in range(4):
         assert torch.equal(captured(x).to_torch(), USES[use](x).to_torch())
+
+
+SETTINGS = types.ModuleType("settings_of_a_program")
+
+
+def test_what_stands_in_an_imported_module_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SETTINGS, "factor", 2.0, raising=False)
+    captured, x = capture(lambda x: x * SETTINGS.factor), sharded(torch.ones(4, 2))
+    captured.capture(x)
+    monkeypatch.setattr(SETTINGS, "factor", 5.0)
+    for _ in range(4):
+        assert torch.equal(captured(x).to_torch(), torch.full((4, 2), 5.0))
 
 
 def test_a_hook_that_is_added_is_seen() -> None:

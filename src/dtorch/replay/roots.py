@@ -116,7 +116,7 @@ class Roots:
 
     def _reads(self, found: Any) -> Iterator[Read]:
         if isinstance(found, type):
-            if not _is_library(found):
+            if not _is_library(found.__module__):
                 yield from _entries_of_class(found)
         elif isinstance(found, (staticmethod, classmethod)):
             yield lambda: [found.__func__]
@@ -166,16 +166,16 @@ def _entries_of_class(kind: type) -> Iterator[Read]:
 
 def _class_of(found: Any) -> Iterator[Read]:
     """The class of an object, for what its methods use; what libraries define is taken to stay."""
-    if any(not _is_library(kind) for kind in type(found).__mro__):
+    if any(not _is_library(kind.__module__) for kind in type(found).__mro__):
         yield lambda: [type(found)]
 
 
 @functools.cache
-def _is_library(kind: type) -> bool:
-    root = kind.__module__.split(".")[0]
+def _is_library(module: str) -> bool:
+    root = module.split(".")[0]
     if root in ("torch", "dtorch") or root in sys.stdlib_module_names - {"__main__"}:
         return True
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
     return file.startswith((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
 
 
@@ -193,7 +193,12 @@ def _of_function(function: types.FunctionType) -> Iterator[Read]:
     cells = [cell for cell in function.__closure__ or () if _is_filled(cell)]
     yield lambda: [cell.cell_contents for cell in cells]
     space = function.__globals__
-    yield from _of_dict(space, [name for name in dict.fromkeys(_names(function.__code__)) if name in space])
+    names = list(dict.fromkeys(_names(function.__code__)))
+    yield from _of_dict(space, [name for name in names if name in space])
+    for name in names:
+        module = space.get(name)
+        if isinstance(module, types.ModuleType) and not _is_library(module.__name__):
+            yield from _of_dict(vars(module), [name for name in names if name in vars(module)])
     yield lambda: (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
 
 

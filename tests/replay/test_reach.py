@@ -117,6 +117,15 @@ def test_what_methods_use_is_watched(use: str, where: str, monkeypatch: pytest.M
 SETTINGS = types.ModuleType("settings_of_a_program")
 
 
+def test_an_object_among_the_arguments_is_watched() -> None:
+    captured, x = capture(lambda x, module: x * (2 if module.training else 3)), sharded(torch.ones(4, 2))
+    module = torch.nn.Identity().eval()
+    captured.capture(x, module)
+    module.train()
+    for _ in range(4):
+        assert torch.equal(captured(x, module).to_torch(), torch.full((4, 2), 2.0))
+
+
 def test_what_stands_in_an_imported_module_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SETTINGS, "factor", 2.0, raising=False)
     captured, x = capture(lambda x: x * SETTINGS.factor), sharded(torch.ones(4, 2))

@@ -42,7 +42,7 @@ def record(
     constructor = graph.constructor
     with graph.lock:
         constructor.flush()
-        roots = Roots(function)
+        roots = Roots(function, leaves)
         inputs = _Inputs(leaves, roots)
         tape = Tape(constructor.pending.nodes)
         traced = [

@@ -54,13 +54,13 @@ class Roots:
         places: how to read what stood somewhere, and what that was.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any] = ()) -> None:
         self.tensors: list[Tensor] = []
         self.plain: list[torch.Tensor] = []
         self.groups: list[dict[str, Any]] = []
         self.places: list[tuple[Read, list[Any]]] = []
         seen: dict[int, Any] = {}
-        waiting = [function]
+        waiting = [function, *(leaf for leaf in arguments if not isinstance(leaf, torch.Tensor))]
         while waiting:
             found = waiting.pop()
             if isinstance(found, (*_PLAIN, *_OPAQUE)) or id(found) in seen:

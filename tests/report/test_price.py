@@ -243,3 +243,12 @@ def test_the_names_are_there_and_cost_no_import() -> None:
         check=False,
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_states_of_an_optimizer_are_there_from_the_start() -> None:
+    model = torch.nn.Linear(64, 64, bias=False)
+    report = dtorch.price(model, torch.empty(2, 64), device="h100-sxm", optimizer="adamw")
+    parameters = 64 * 64 * 4
+    assert report.memory.before["optimizer"] == 2 * parameters
+    # parameters, both states and the gradient are alive together
+    assert report.peak_memory >= 4 * parameters

@@ -5,7 +5,8 @@ among them; one that was there before counts from the start. Categories, by how 
 
     parameters      a parameter or buffer of a module, or a leaf that requires grad
     gradients       made in a backward that it outlives
-    optimizer       made in an optimizer's step that it outlives
+    optimizer       made in an optimizer's step that it outlives; counts from the start, since in every step
+                    but the first it is there before
     activations     inputs; made in the forward, and alive when it ends
     temporaries     all others
 """
@@ -53,7 +54,7 @@ def memory_of(recording: Recording) -> Memory:
     changes: list[list[tuple[str, int]]] = [[] for _ in range(count + 1)]
     now = dict.fromkeys(CATEGORIES, 0)
     for storage, category in zip(recording.storages, categories, strict=True):
-        if storage.born < 0:
+        if _born(storage, category) < 0:
             now[category] += storage.nbytes
         else:
             changes[storage.born].append((category, storage.nbytes))
@@ -71,6 +72,10 @@ def memory_of(recording: Recording) -> Memory:
     return Memory(before, steps, peak, _holders(recording, categories, at))
 
 
+def _born(storage: Storage, category: str) -> int:
+    return -1 if category == "optimizer" else storage.born
+
+
 def _category(storage: Storage, recording: Recording) -> str:
     if storage.name or storage.trained:
         return "parameters"
@@ -84,7 +89,7 @@ def _category(storage: Storage, recording: Recording) -> str:
 def _holders(recording: Recording, categories: Sequence[str], at: int) -> list[Holder]:
     sums: Counter[tuple[str, str, str]] = Counter()
     for storage, category in zip(recording.storages, categories, strict=True):
-        if storage.born <= at and (storage.died is None or storage.died > at):
+        if _born(storage, category) <= at and (storage.died is None or storage.died > at):
             sums[_what(storage, recording), category, storage.module] += storage.nbytes
     return [Holder(*key, nbytes) for key, nbytes in sums.most_common()]
 

@@ -23,7 +23,8 @@ def missing(reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+# A module's, not the session's: while Playwright is on its event loop is this thread's, and asyncio has none.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A headless chromium of the system, driven by Playwright."""
     path = os.environ.get("DTORCH_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -97,7 +98,7 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
         yield opener
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def seen(browser: Any, tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> Iterator[Shown]:
     """The page of the sample, opened once, for tests that only look."""
     pytest.importorskip("plotly")

@@ -39,8 +39,7 @@ def chains(settings: Settings, before: Mapping[str, Result]) -> Result:
     if best is not None:
         said.append(
             f"In tiles it runs {best['speedup']:.2f}x as fast at best (tiles of {best['tile']:,} elements); "
-            "rho = "
-            f"{rho:.2f} foretells {predicted:.2f}x. Tiling "
+            f"rho = {rho:.2f} foretells {predicted:.2f}x. Tiling "
             f"{'pays' if best['speedup'] > 1.05 else 'does not pay'} here."
         )
     if why_not:
@@ -48,8 +47,7 @@ def chains(settings: Settings, before: Mapping[str, Result]) -> Result:
     else:
         said.append(
             f"Fused by the compiler, {largest:,} elements take {last['fused'] / last['copy']:.2f}x the time "
-            "of one "
-            f"copy, {last['unfused'] / last['fused']:.2f}x faster than unfused."
+            f"of one copy, {last['unfused'] / last['fused']:.2f}x faster than unfused."
         )
     return Result(
         "C",
@@ -98,8 +96,7 @@ def shares(settings: Settings, before: Mapping[str, Result]) -> Result:
         ),
         (
             f"At {first['n']:,} elements {first['calls']:.0f} % of what is gained is fewer calls; at "
-            f"{last['n']:,} "
-            f"elements {last['bytes']:.0f} % is fewer bytes.",
+            f"{last['n']:,} elements {last['bytes']:.0f} % is fewer bytes.",
             f"The line was fitted to small tensors: at {last['n']:,} elements the unfused chain takes "
             f"{last['unfused'] / last['unfused_model']:.2f}x what it says.",
         ),

@@ -33,8 +33,8 @@ def ledgers(settings: Settings, before: Mapping[str, Result]) -> Result:
             f"Fusing saves most in {largest.name}: {(largest.unfused - largest.fused) / MIB:,.1f} MiB of "
             f"{largest.unfused / MIB:,.1f} MiB.",
             f"The scores are {attention.scores_bytes / MIB:,.1f} MiB, {attention.blow_up:g} times the input "
-            "of "
-            f"{attention.input_bytes / MIB:,.1f} MiB; a mask of the same size disappears when it is fused.",
+            f"of {attention.input_bytes / MIB:,.1f} MiB; a mask of the same size disappears when it is "
+            "fused.",
         ),
     )
 

@@ -91,8 +91,7 @@ def calls(settings: Settings, before: Mapping[str, Result]) -> Result:
             f"A call costs {1e6 * cost.fixed_s:.2f} us before it touches an element and "
             f"{1e12 * cost.element_s:.0f} us per million elements.",
             f"Below {cost.half_n:,.0f} elements ({4 * cost.half_n / _KIB:,.0f} KiB of float32) more than "
-            "half of a "
-            "call is that fixed part.",
+            "half of a call is that fixed part.",
         ),
         {"fixed_s": cost.fixed_s, "element_s": cost.element_s, "half_n": cost.half_n},
     )

@@ -63,11 +63,9 @@ def softmaxes(settings: Settings, before: Mapping[str, Result]) -> Result:
         ),
         (
             f"The five steps take {whole['over']:.2f}x what their bytes take from memory: here {bound} "
-            "bounds them. "
-            f"The exponential alone takes {exp_ms:.2f} ms of {whole['time']:.2f} ms.",
-            f"By blocks of {settings.softmax_rows} rows they run {whole['time'] / cut['time']:.2f}x as fast; "
-            "the "
-            f"bytes alone would allow {ledger.ratio:g}x.",
+            f"bounds them. The exponential alone takes {exp_ms:.2f} ms of {whole['time']:.2f} ms.",
+            f"By blocks of {settings.softmax_rows} rows they run {whole['time'] / cut['time']:.2f}x as "
+            f"fast; the bytes alone would allow {ledger.ratio:g}x.",
         ),
         {"exp_ms": exp_ms},
     )

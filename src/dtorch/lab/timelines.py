@@ -36,8 +36,7 @@ def timeline(settings: Settings, before: Mapping[str, Result]) -> Result:
         (
             Table(
                 f"{given.kernels} kernels of {given.execution_us:g} us, launch {given.launch_us:g} us, "
-                "dispatch "
-                f"{given.dispatch_us:g} us",
+                f"dispatch {given.dispatch_us:g} us",
                 (
                     Column("way", "way", tag="given"),
                     Column("total", "total", "us", "modelled"),
@@ -92,8 +91,7 @@ def sweep(settings: Settings, before: Mapping[str, Result]) -> Result:
             "With these times replaying never wins."
             if limit is None
             else f"Replaying wins for kernels shorter than {limit:.3f} us, and loses from there on, although "
-            "a launch "
-            f"takes {given.launch_us:g} us.",
+            f"a launch takes {given.launch_us:g} us.",
         ),
         {"break_even": limit},
     )

@@ -172,8 +172,8 @@ def _results(
             if leaf.requires_grad:
                 raise CaptureError(
                     "capture(): the function returns a tensor that requires grad, and a replay has no "
-                    "autograd; call "
-                    "backward inside and return it detached, or capture under torch.no_grad()"
+                    "autograd; call backward inside and return it detached, or capture under "
+                    "torch.no_grad()"
                 )
             number = numbered.numbers.get(leaf._operand, structure.num_made)
             found.append(Result("tensor", number) if number < structure.num_made else Result("value", leaf))
@@ -226,8 +226,7 @@ class _Inputs:
             return Source("plain", (operand.spec.mesh.size, tape.handed[key]))
         raise CaptureError(
             f"capture(): the function uses a tensor of shape {list(operand.spec.shape)} that is neither an "
-            "argument nor "
-            "within its reach (closure, globals, attributes); pass it as an argument"
+            "argument nor within its reach (closure, globals, attributes); pass it as an argument"
         )
 
     def slots(self, tape: Tape) -> dict[int, int]:

@@ -191,7 +191,6 @@ class TracedNumbers(TorchFunctionMode):
             if not any(isinstance(leaf, Tensor) for leaf in [*leaves, *made]) and made:
                 raise CaptureError(
                     f"capture(): torch's {getattr(func, '__name__', func)} puts a number that changes from "
-                    "call "
-                    "to call into a plain tensor; make that tensor outside and pass it as an argument"
+                    "call to call into a plain tensor; make that tensor outside and pass it as an argument"
                 )
         return result

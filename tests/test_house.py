@@ -166,6 +166,14 @@ def test_import_loads_no_extra() -> None:
     assert loaded.isdisjoint(HEAVY), sorted(loaded.intersection(HEAVY))
 
 
+@pytest.mark.parametrize("before", ["enable", "disable"])
+def test_import_leaves_the_collector_as_it_was(before: str) -> None:
+    """Import pauses it."""
+    code = f"import gc; gc.{before}(); import dtorch; print(gc.isenabled())"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed == f"{before == 'enable'}\n"
+
+
 def classes(tree: ast.AST) -> Iterator[ast.ClassDef]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 

@@ -6,6 +6,7 @@ Every name of torch is here too: `dtorch.add is torch.add`. Factories are dtorch
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pkgutil
 from types import ModuleType
@@ -13,74 +14,81 @@ from typing import Any
 
 import torch
 
-from dtorch import autograd, mesh_description, ops
-from dtorch.errors import (
-    AxisError,
-    CaptureError,
-    DeviceError,
-    DtorchError,
-    MeshError,
-    MeshMismatchError,
-    ModelError,
-    OperatorError,
-    OptionError,
-    PlacementError,
-    SerializationError,
-    ShapeError,
-    UnsupportedError,
-)
-from dtorch.future import TensorFuture, VoidFutureCollect
-from dtorch.graph.graph import Graph
-from dtorch.graph.logical_graph import LogicalGraph
-from dtorch.graph.memory_stats import MemoryStats
-from dtorch.layout import Layout
-from dtorch.mesh import DeviceMesh, init_device_mesh
-from dtorch.op.cost import OperatorCost
-from dtorch.options import GlobalOption, SdpaOption
-from dtorch.placement import Partial, Placement, Replicate, Shard
-from dtorch.plan.cache import PlanStats
-from dtorch.plan.cache import stats as plan_stats
-from dtorch.policy import device_mesh, no_sync, record, set_redistribute_policy, strict
-from dtorch.runtime.runner import LocalRunner
+# What is imported stays. A collection meanwhile walks over all of torch's objects, and finds nothing.
+_collecting = gc.isenabled()
+gc.disable()
+try:
+    from dtorch import autograd, mesh_description, ops
+    from dtorch.errors import (
+        AxisError,
+        CaptureError,
+        DeviceError,
+        DtorchError,
+        MeshError,
+        MeshMismatchError,
+        ModelError,
+        OperatorError,
+        OptionError,
+        PlacementError,
+        SerializationError,
+        ShapeError,
+        UnsupportedError,
+    )
+    from dtorch.future import TensorFuture, VoidFutureCollect
+    from dtorch.graph.graph import Graph
+    from dtorch.graph.logical_graph import LogicalGraph
+    from dtorch.graph.memory_stats import MemoryStats
+    from dtorch.layout import Layout
+    from dtorch.mesh import DeviceMesh, init_device_mesh
+    from dtorch.op.cost import OperatorCost
+    from dtorch.options import GlobalOption, SdpaOption
+    from dtorch.placement import Partial, Placement, Replicate, Shard
+    from dtorch.plan.cache import PlanStats
+    from dtorch.plan.cache import stats as plan_stats
+    from dtorch.policy import device_mesh, no_sync, record, set_redistribute_policy, strict
+    from dtorch.runtime.runner import LocalRunner
 
-Graph.runner_factory = LocalRunner
-mesh_description.kinds = lambda: importlib.import_module("dtorch.perf.device").KINDS
+    Graph.runner_factory = LocalRunner
+    mesh_description.kinds = lambda: importlib.import_module("dtorch.perf.device").KINDS
 
-# Graphs are handed their runner before anything below could make one.
-from dtorch import creation_mode as _creation_mode  # noqa: E402, F401
-from dtorch import dispatch_value as _dispatch_value  # noqa: E402, F401
-from dtorch import dispatch_view as _dispatch_view  # noqa: E402, F401
-from dtorch import dispatch_write as _dispatch_write  # noqa: E402, F401
-from dtorch import foreach as _foreach  # noqa: E402, F401
-from dtorch import tensor_replay as _tensor_replay  # noqa: E402, F401
-from dtorch.creation import (  # noqa: E402
-    arange,
-    empty,
-    empty_like,
-    from_local,
-    from_numpy,
-    from_torch,
-    full,
-    full_like,
-    get_default_device_mesh,
-    ones,
-    ones_like,
-    rand,
-    rand_like,
-    randint,
-    randint_like,
-    randn,
-    randn_like,
-    tensor,
-    zeros,
-    zeros_like,
-)
-from dtorch.nn.parallelize import distribute_module, parallelize  # noqa: E402
-from dtorch.tensor import Tensor  # noqa: E402
-from dtorch.tensor_compile import watch_dynamo as _watch_dynamo  # noqa: E402
-from dtorch.version import __version__  # noqa: E402
+    # Graphs are handed their runner before anything below could make one.
+    from dtorch import creation_mode as _creation_mode  # noqa: F401
+    from dtorch import dispatch_value as _dispatch_value  # noqa: F401
+    from dtorch import dispatch_view as _dispatch_view  # noqa: F401
+    from dtorch import dispatch_write as _dispatch_write  # noqa: F401
+    from dtorch import foreach as _foreach  # noqa: F401
+    from dtorch import tensor_replay as _tensor_replay  # noqa: F401
+    from dtorch.creation import (
+        arange,
+        empty,
+        empty_like,
+        from_local,
+        from_numpy,
+        from_torch,
+        full,
+        full_like,
+        get_default_device_mesh,
+        ones,
+        ones_like,
+        rand,
+        rand_like,
+        randint,
+        randint_like,
+        randn,
+        randn_like,
+        tensor,
+        zeros,
+        zeros_like,
+    )
+    from dtorch.nn.parallelize import distribute_module, parallelize
+    from dtorch.tensor import Tensor
+    from dtorch.tensor_compile import watch_dynamo as _watch_dynamo
+    from dtorch.version import __version__
 
-_watch_dynamo()
+    _watch_dynamo()
+finally:
+    if _collecting:
+        gc.enable()
 
 __all__ = [
     "__version__",

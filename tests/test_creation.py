@@ -353,3 +353,19 @@ def test_modules_of_torch():
     assert "add" in dir(dtorch)
     with pytest.raises(AttributeError, match="neither dtorch nor torch has 'nonsense'"):
         dtorch.nonsense  # noqa: B018
+
+
+def test_distribute_tensor_is_what_a_dtensor_user_types():
+    mesh = MESHES["two"]
+    weight = torch.nn.Parameter(torch.arange(6.0))
+    x = dtorch.distribute_tensor(weight, mesh, [Shard(0)])
+    assert (x.placements, x.requires_grad, x.is_leaf) == ([Shard(0)], True, True)
+    assert torch.equal(x.to_torch(), weight)
+    assert dtorch.distribute_tensor(torch.ones(2), mesh).placements == [Replicate()]
+    again = dtorch.distribute_tensor(x, mesh, [Replicate()])
+    again.sum().backward()
+    assert (again.placements, x.grad.tolist()) == ([Replicate()], [1.0] * 6)
+    with pytest.raises(dtorch.UnsupportedError, match="no gradient goes back"):
+        dtorch.distribute_tensor(weight * 2, mesh)
+    with pytest.raises(TypeError, match="takes a torch tensor"):
+        dtorch.distribute_tensor([1.0], mesh)

@@ -60,6 +60,7 @@ try:
     from dtorch import tensor_replay as _tensor_replay  # noqa: F401
     from dtorch.creation import (
         arange,
+        distribute_tensor,
         empty,
         empty_like,
         from_local,
@@ -131,6 +132,7 @@ __all__ = [
     "devices",
     "discover_rules",
     "distribute_module",
+    "distribute_tensor",
     "dry_run",
     "empty",
     "empty_like",

@@ -157,6 +157,27 @@ def from_numpy(array: Any, **options: Any) -> Tensor:
     return from_values(array, **options)
 
 
+def distribute_tensor(
+    tensor: torch.Tensor, device_mesh: DeviceMesh | None = None, placements: Placements = None
+) -> Tensor:
+    """torch's DTensor function of this name: a leaf as `from_torch`, which requires grad if `tensor` does.
+
+    A distributed tensor is redistributed. Nothing is broadcast: there is one process, and one value.
+
+    Raises:
+        UnsupportedError: `tensor` is no leaf, so that gradients would end here unseen.
+        TypeError, MeshError, PlacementError, DeviceError: as `from_torch` and `redistribute`.
+    """
+    if isinstance(tensor, Tensor):
+        return tensor.redistribute(device_mesh, placements)
+    if isinstance(tensor, torch.Tensor) and not tensor.is_leaf:
+        raise UnsupportedError(
+            "distribute_tensor takes a leaf, since no gradient goes back through it; pass tensor.detach()"
+        )
+    requires_grad = getattr(tensor, "requires_grad", False)
+    return from_torch(tensor, device_mesh=device_mesh, placements=placements, requires_grad=requires_grad)
+
+
 def from_local(
     parts: Iterable[torch.Tensor],
     device_mesh: DeviceMesh,

@@ -73,3 +73,35 @@ def test_a_number_that_is_returned_is_the_one_given() -> None:
     captured, x = capture(lambda x, s: (x * 2, s + 1)), sharded(torch.ones(4, 2))
     for s in (1.0, 1.0, 1.0, 2.0, 3.0):
         assert captured(x, s)[1] == s + 1
+
+
+def test_positions_that_stay_are_made_once_and_others_anew() -> None:
+    offset = torch.zeros(2)
+
+    def placed(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(2.0) * 2
+        moved = torch.arange(2.0)
+        moved += offset
+        return x * positions + moved, positions
+
+    captured, x = capture(placed), sharded(torch.ones(4, 2))
+    for number in range(6):
+        offset.fill_(number)
+        value, positions = captured(x)
+        assert torch.equal(value.to_torch()[0], torch.tensor([0.0, 3.0]) + number)
+        assert torch.equal(positions, torch.tensor([0.0, 2.0]))
+        positions.fill_(-1)  # the caller's own
+    assert captured.stats().replays == 3
+
+
+def test_what_was_written_before_another_course_was_seen_is_put_back() -> None:
+    counter = torch.zeros(())
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        counter.add_(1)
+        return x * 2 if counter.item() < 6 else x * 3
+
+    captured, x = capture(counted), sharded(torch.ones(4, 2))
+    seen = [captured(x).to_torch()[0, 0].item() for _ in range(10)]
+    assert seen == [2.0] * 5 + [3.0] * 5
+    assert counter.item() == 10

@@ -201,3 +201,53 @@ def test_a_scheduler_that_changes_nothing_yet_is_never_replayed() -> None:
         steps[1](x)
     assert torch.equal(weights[0].to_torch(), weights[1].to_torch())
     assert captured.stats().replays == 0
+
+
+def test_a_private_attribute_of_a_module_is_watched() -> None:
+    module = torch.nn.Identity()
+    module._factor = 2.0  # type: ignore[assignment]
+    captured, x = capture(lambda x: x * module._factor), sharded(torch.ones(4, 2))
+    captured.capture(x)
+    module._factor = 3.0  # type: ignore[assignment]
+    for _ in range(4):
+        assert torch.equal(captured(x).to_torch(), torch.full((4, 2), 3.0))
+
+
+def test_a_gradient_that_the_function_does_not_use_may_come_and_go() -> None:
+    weight = sharded(torch.ones(4, 2)).requires_grad_()
+    captured, x = capture(lambda x: x * weight.detach()), sharded(torch.ones(4, 2))
+    captured.capture(x)
+    (weight * 2).sum().backward()
+    captured(x)
+    assert captured.why().startswith("replayed")
+
+
+def test_a_gradient_that_the_function_asks_for_is_watched() -> None:
+    weight = sharded(torch.ones(4, 2)).requires_grad_()
+    captured = capture(lambda x: x * 2 if weight.grad is None else x * 3)
+    x = sharded(torch.ones(4, 2))
+    captured.capture(x)
+    (weight * 2).sum().backward()
+    for _ in range(4):
+        assert torch.equal(captured(x).to_torch(), torch.full((4, 2), 3.0))
+
+
+def test_a_loaded_state_of_an_optimizer_is_used() -> None:
+    weights = [sharded(torch.ones(4, 2)).requires_grad_() for _ in range(2)]
+    optimizers = [torch.optim.SGD([weight], lr=0.5, momentum=0.9) for weight in weights]
+
+    def step(x: torch.Tensor, which: int) -> torch.Tensor:
+        optimizers[which].zero_grad()
+        (weights[which] * x).sum().backward()
+        optimizers[which].step()
+        return x * 2
+
+    captured, x = capture(step), sharded(torch.ones(4, 2))
+    for number in range(12):
+        if number == 6:
+            for optimizer in optimizers:
+                optimizer.load_state_dict(optimizer.state_dict())
+        captured(x, 0)
+        step(x, 1)
+    assert captured.stats().replays >= 5
+    assert torch.equal(weights[0].to_torch(), weights[1].to_torch())

@@ -145,18 +145,22 @@ class Plan:
     names: dict[int, Any]
 
 
-def generate(structure: Structure, selection: Selection) -> Plan:
+Bind = Callable[[Source, Structure, Selection], None]
+"""Writes how a plan takes its inputs, and names them."""
+
+
+def generate(structure: Structure, selection: Selection, bind: Bind | None = None) -> Plan:
     """Write and compile a plan."""
-    source = write(structure, selection)
+    source = write(structure, selection, bind)
     space = dict(source.constants)
     exec(compile(source.text, "<dtorch plan>", "exec"), space)  # of slots and names that this module wrote
     return Plan(structure, selection, space["plan"], source.node_of, source.names)
 
 
-def write(structure: Structure, selection: Selection) -> Source:
-    """The source of a plan."""
+def write(structure: Structure, selection: Selection, bind: Bind | None = None) -> Source:
+    """The source of a plan; its inputs are the parts of the bound operands, unless `bind` takes others."""
     source = Source()
-    _bind_outside(source, structure, selection)
+    (bind or _bind_outside)(source, structure, selection)
     for node in selection.nodes:
         recipe = structure.recipes[node]
         made = recipe.program.write(source, node, [source.names[i] for i in structure.inputs[node]])

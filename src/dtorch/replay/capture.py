@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ from dtorch.tensor import Tensor
 
 MAX_PROGRAMS = 16
 """Recordings kept by one capture; a function that needs more changes too much to be worth it."""
+_LEAVES = (torch.Tensor, bool, int, float, str, type(None))
+"""What stands for itself among the arguments: no container."""
 
 
 @dataclass
@@ -61,7 +63,7 @@ class Capture:
         self.warmup = warmup
         self._courses: dict[Any, _Course] = {}
         self._stats = CaptureStats()
-        self._why = "nothing has been called yet"
+        self._why: str | Program = "nothing has been called yet"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, by a replay where there is one.
@@ -70,20 +72,18 @@ class Capture:
             CaptureError: the function cannot be captured; `why()` says the same.
         """
         self._stats.calls += 1
-        leaves, course, tree = self._course(args, kwargs)
+        leaves, course = self._course(args, kwargs)
         done, value = self._replayed(course, leaves)
-        return value if done else self._recorded(course, leaves, tree, args, kwargs)
+        return value if done else self._recorded(course, args, kwargs)
 
     def capture(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as often as it takes to have a recording; the value of the last call.
 
         These are calls like any other: a training step so captured has been made `warmup + 2` times.
         """
-        leaves, course, _ = self._course(args, kwargs)
+        leaves, course = self._course(args, kwargs)
         value = None
-        while not any(
-            not program.roots.changed() and not program.moved(leaves) for program in course.programs
-        ):
+        while not any(program.roots.hold() and not program.moved(leaves) for program in course.programs):
             value = self(*args, **kwargs)
         return value
 
@@ -96,7 +96,7 @@ class Capture:
         Raises:
             CaptureError: there is no recording for such arguments that still holds.
         """
-        leaves, course, _ = self._course(args, kwargs)
+        leaves, course = self._course(args, kwargs)
         self._stats.calls += 1
         done, value = self._replayed(course, leaves)
         if not done:
@@ -115,32 +115,42 @@ class Capture:
 
     def why(self) -> str:
         """What the last call did, and why."""
+        if isinstance(self._why, Program):
+            return f"replayed: a plan of {len(self._why.selection.nodes)} calls"
         return self._why
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _course(self, args: tuple, kwargs: dict) -> tuple[list[Any], _Course, Any]:
-        leaves, tree = tree_flatten((args, kwargs))
-        surroundings = (
+    def _course(self, args: tuple, kwargs: dict) -> tuple[Sequence[Any], _Course]:
+        leaves: Sequence[Any] = args
+        tree: Any = len(args)
+        if kwargs or not all(isinstance(leaf, _LEAVES) for leaf in args):
+            leaves, tree = tree_flatten((args, kwargs))
+        firsts = dict(zip(map(id, reversed(leaves)), range(len(leaves) - 1, -1, -1), strict=True))
+        key = (
+            tree,
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             torch.is_autocast_enabled("cpu"),
             present(),
             self._graph(leaves).policy,
+            *[_kind(leaf, firsts[id(leaf)]) for leaf in leaves],
         )
-        key = (tree, surroundings, tuple(_kind(leaf, place, leaves) for place, leaf in enumerate(leaves)))
-        return leaves, self._courses.setdefault(key, _Course()), tree
+        course = self._courses.get(key)
+        if course is None:
+            course = self._courses[key] = _Course()
+        return leaves, course
 
-    def _graph(self, leaves: list[Any]) -> Graph:
+    def _graph(self, leaves: Sequence[Any]) -> Graph:
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 return leaf._graph
         return Graph.default_graph()
 
-    def _replayed(self, course: _Course, leaves: list[Any]) -> tuple[bool, Any]:
+    def _replayed(self, course: _Course, leaves: Sequence[Any]) -> tuple[bool, Any]:
         near = None
         for program in course.programs:
-            if program.roots.changed():
+            if not program.roots.hold():
                 continue
             near = program
             if program.moved(leaves):
@@ -150,14 +160,18 @@ class Capture:
             except CourseChanged:
                 continue
             self._stats.replays += 1
-            self._why = f"replayed: a plan of {len(program.plan.selection.nodes)} calls"
+            self._why = program
+            if program is not course.programs[0]:  # the next call is most likely like this one
+                course.programs.remove(program)
+                course.programs.insert(0, program)
             return True, value
         course.candidate = course.candidate or near
         return False, None
 
-    def _recorded(self, course: _Course, leaves: list[Any], tree: Any, args: tuple, kwargs: dict) -> Any:
+    def _recorded(self, course: _Course, args: tuple, kwargs: dict) -> Any:
+        leaves, tree = tree_flatten((args, kwargs))
         candidate = course.candidate
-        if candidate is not None and candidate.roots.changed():
+        if candidate is not None and not candidate.roots.hold():
             self._why = f"not replayed: {candidate.roots.changed()}"
             course.candidate = candidate = None
             course.warm = 0
@@ -189,14 +203,13 @@ class Capture:
             if candidate in course.programs and candidate.tape.decisions == program.tape.decisions:
                 course.programs.remove(candidate)
             course.candidate, course.warm, course.unlike = None, 0, 0
-            course.programs = [*course.programs[-MAX_PROGRAMS + 1 :], program]
+            course.programs = [program, *course.programs[: MAX_PROGRAMS - 1]]
             self._why = "captured twice, alike; from now on it is replayed"
         return value
 
 
-def _kind(leaf: Any, place: int, leaves: list[Any]) -> Any:
-    """What of an argument a recording depends on."""
-    first = next(i for i, other in enumerate(leaves) if other is leaf)
+def _kind(leaf: Any, first: int) -> Any:
+    """What of an argument a recording depends on; `first` is where the same object stands first."""
     if isinstance(leaf, Tensor):
         operand: Operand = leaf._operand
         return (operand.spec, operand.offset, leaf.requires_grad, first)

@@ -13,12 +13,15 @@ from dtorch.errors import CaptureError
 from dtorch.graph.confirm import explain, line_of
 from dtorch.graph.graph import Graph
 from dtorch.graph.settings import Settings, Under
-from dtorch.op.operand import Everywhere, Failed, Operand, Parts, Scalar
-from dtorch.plan.codegen import Plan
+from dtorch.op.operand import Everywhere, Failed, Operand, Parts
+from dtorch.plan.codegen import generate
+from dtorch.plan.structure import Selection, Structure
 from dtorch.redistribute.local_work import LocalWork
-from dtorch.replay.beside import generate
-from dtorch.replay.hoist import make
+from dtorch.replay import beside
+from dtorch.replay.inputs import Inputs
 from dtorch.replay.roots import Roots
+from dtorch.replay.sources import Result, Source
+from dtorch.replay.steady import Steady
 from dtorch.replay.tape import Tape
 from dtorch.replay.traced import How
 from dtorch.tensor import Tensor, wrap
@@ -31,46 +34,13 @@ class CourseChanged(CaptureError):
     """A comparison or a value that steers the program came out another way; nothing has been done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a replay finds one input of the plan.
-
-    Attributes:
-        kind: "argument", "state", "gradient", "plain", "number" (traced), or "constant".
-        which: the argument's place, the operand, the leaf, the tensor's number on the tape, how the number is
-            made, or the parts themselves.
-    """
-
-    kind: str
-    which: Any
-
-    def same(self, other: Source) -> bool:
-        """Whether another capture of the same function finds this input alike."""
-        if self.kind != other.kind:
-            return False
-        if self.kind in ("state", "gradient"):
-            return self.which is other.which
-        if self.kind == "constant" and isinstance(self.which, Everywhere):
-            a, b = self.which.value, other.which.value
-            return a is b or (type(a) is type(b) and (a == b or a != a))
-        return bool(self.which == other.which)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A leaf of what the function returns: "tensor" (an operand's number), "argument", "plain", "value"."""
-
-    kind: str
-    which: Any
-
-
 @dataclass(eq=False)
 class Program:
     """All that a replay needs.
 
     Attributes:
         graph: whose tensors they are.
-        plan: of the whole sequence.
+        structure, selection: of the whole sequence, and what of it a replay runs.
         structure_key: recipes and wiring; another capture of the same calls has an equal one.
         sources: of the operands from outside, by number.
         hoisted: nodes that only view what stays; they are no part of the plan.
@@ -86,7 +56,8 @@ class Program:
     """
 
     graph: Graph
-    plan: Plan
+    structure: Structure
+    selection: Selection
     structure_key: Any
     sources: dict[int, Source]
     hoisted: tuple[int, ...]
@@ -103,23 +74,25 @@ class Program:
 
     def __post_init__(self) -> None:
         numbers = [source.which for source in self.sources.values() if source.kind == "number"]
-        made = list(dict.fromkeys(numbers))
-        self.number_places = {how: place for place, how in enumerate(made)}
+        self.numbers: list[How] = list(dict.fromkeys(numbers))
         self.free: set[How] = set()
+        self.given = set(self.argument_slots.values())
+        self.given.update(result.which for result in self.results if result.kind == "plain")
+        self.steady = Steady(self.tape, {*self.given, *self.tape.outside})
+        self.touched = [source for source in self.written if source.kind != "plain"]
+        written = {source.which[1] for source in self.written if source.kind == "plain"}
+        steady = {n: self.steady.tensors[n] for n in self.steady.numbers - written}
+        self.inputs = Inputs(self.graph, self.sources, self.hoisted, steady, self.numbers)
+        self.plan = generate(self.structure, self.selection, self.inputs.bind)
+        self.specs = {number: self.structure.spec(number) for number in self.selection.wanted}
         self._tie()
-        structure = self.plan.structure
-        self.specs = {number: structure.spec(number) for number in self.plan.selection.wanted}
-        self._viewed: list[tuple[Operand, Any]] = []
-        self._views: dict[int, Any] = {}
 
     def _tie(self) -> None:
         self.tied = {how: value for how, value in self.tape.values.items() if how not in self.free}
-        self.beside = generate(self.tape, list(self.number_places), self.tied)
-        self.steered = (
-            bool(self.tape.decisions)
-            or any(call.value is not None for call in self.tape.calls)
-            or any(how[0] == "item" for how in self.tied)
-        )
+        self._outside = [(how, value) for how, value in self.tied.items() if how[0] != "item"]
+        source = beside.Source(self.tape, self.steady.calls, self.tied)
+        self.beside = source.function(self.numbers)
+        self.spoiled = sorted(source.spoiled)
 
     def confirm(self, other: Program) -> None:
         """Free the numbers that another recording, alike in all else, was made with other values of.
@@ -134,17 +107,17 @@ class Program:
 
     def moved(self, arguments: Sequence[Any]) -> bool:
         """Whether a number that has only been seen with one value has another."""
-        for (kind, which), value in self.tied.items():
-            if kind != "item":
-                now = arguments[which] if kind == "argument" else float(which)
-                if now.hex() != value.hex():
-                    return True
+        for (kind, which), value in self._outside:
+            now = arguments[which] if kind == "argument" else float(which)
+            if now.hex() != value.hex():
+                return True
         return False
 
     @property
     def nbytes(self) -> int:
-        """Bytes of constants that only this recording holds."""
-        return sum(self.tape.tensors[number].nbytes for number in self.tape.outside)
+        """Bytes of plain tensors that only this recording holds: those that no replay changes."""
+        held = [self.steady.tensors[number].untyped_storage() for number in self.steady.numbers]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
 
     def differs(self, other: Program) -> str:
         """Why another capture of the same function is not this one; nothing where it is."""
@@ -155,7 +128,7 @@ class Program:
             if a is not b:
                 where = line_of(self.places[node])
                 return f"{a.operator.describe()} at {where} is {b.operator.describe()} the next time"
-        if self.structure_key != other.structure_key or self.plan.selection != other.plan.selection:
+        if self.structure_key != other.structure_key or self.selection != other.selection:
             return "its calls are wired differently the next time"
         for number, source in self.sources.items():
             if not source.same(other.sources[number]):
@@ -191,23 +164,17 @@ class Program:
                 _EXCLUDE(_CONJUGATE, False)
                 _EXCLUDE(_NEGATIVE, False)
                 plain, numbers = self._run_beside(arguments)
-                views = self._present_views()
-                parts = [
-                    views[number]
-                    if number in views
-                    else self._parts(self.sources[number], arguments, plain, numbers)
-                    for number in self.plan.selection.bound
-                ]
+                values = self.inputs.values(arguments, plain, numbers)
                 try:
-                    made = dict(zip(self.plan.selection.wanted, self.plan.function(parts), strict=True))
+                    made = self.plan.function(values)
                 except Exception as error:
                     raise self._explained(error, arguments) from None
-            for source in self.written:
-                operand = self._operand(source, arguments)
+            for source in self.touched:
+                operand = source.operand(arguments)
                 operand.converted = None
                 if operand.shared is not None:
                     operand.shared.version += 1
-            outputs = _Outputs(self, arguments, made)
+            outputs = _Outputs(self, arguments, dict(zip(self.selection.wanted, made, strict=True)))
             for leaf, number in self.gradients:
                 leaf.grad = wrap(outputs.operand(number), self.graph)
             found = [self._result(result, arguments, plain, outputs) for result in self.results]
@@ -221,70 +188,28 @@ class Program:
         node = -1 if trace is None else self.plan.node_of_line[trace.tb_lineno - 1]
         if node < 0:
             return error
-        structure, recipe = self.plan.structure, self.plan.structure.recipes[node]
+        structure, recipe = self.structure, self.structure.recipes[node]
         failure = explain(error, recipe.operator, recipe.operator.inputs, self.places[node])
         for i in recipe.written:
             number = structure.inputs[node][i]
             source = self.sources.get(structure.roots.get(number, number))
-            if source is not None:
-                for member in self._operand(source, arguments).buffer.live_members():
+            if source is not None and source.kind != "plain":
+                for member in source.operand(arguments).buffer.live_members():
                     member.parts = Failed(failure)
         return failure
 
-    def _operand(self, source: Source, arguments: Sequence[Any]) -> Operand:
-        if source.kind == "argument":
-            return arguments[source.which]._operand
-        return source.which.grad._operand if source.kind == "gradient" else source.which
-
     def _run_beside(self, arguments: Sequence[Any]) -> tuple[list[torch.Tensor], tuple[float, ...]]:
         """Make the tape's calls again: its tensors now, and the numbers made of them."""
-        tensors = list(self.tape.tensors)
+        tensors = self.steady.tensors.copy()
         for place, number in self.argument_slots.items():
             tensors[number] = arguments[place]
-        outside = [tensors[number] for number in self.tape.outside] if self.steered else []
-        kept = [(tensor, tensor.clone()) for tensor in outside]
-        right, numbers = self.beside(tensors, arguments)
-        if not right:
+        kept = [(tensors[number], tensors[number].clone()) for number in self.spoiled]
+        numbers = self.beside(tensors, arguments)
+        if numbers is None:
             for tensor, before in kept:
                 tensor.copy_(before)
             raise CourseChanged("replay(): a value that steers the function is another now")
         return tensors, numbers
-
-    def _present_views(self) -> dict[int, Any]:
-        """The local tensors of hoisted views, made again where what they view has others."""
-        if not all(operand.parts is parts for operand, parts in self._viewed):
-            self._viewed = []
-        if not self._viewed and self.hoisted:
-
-            def parts(number: int) -> Parts:
-                operand = self.sources[number].which
-                found = self.graph.constructor.parts(operand)
-                self._viewed.append((operand, found))
-                return found
-
-            self._views = make(self.plan.structure, self.hoisted, parts)
-        return self._views
-
-    def _parts(
-        self,
-        source: Source,
-        arguments: Sequence[Any],
-        plain: list[torch.Tensor],
-        numbers: tuple[float, ...],
-    ) -> Any:
-        kind, which = source.kind, source.which
-        if kind == "constant":
-            return which
-        if kind == "number":
-            return Everywhere(numbers[self.number_places[which]])
-        if kind == "plain":
-            mesh_size, number = which
-            return [plain[number].detach().clone()] * mesh_size
-        operand = self._operand(source, arguments)
-        parts = operand.parts
-        if type(parts) is list and (operand.shared is None or operand.shared.upstream is None):
-            return parts
-        return self.graph.constructor.parts(operand)
 
     def _result(
         self, result: Result, arguments: Sequence[Any], plain: list[torch.Tensor], outputs: _Outputs
@@ -315,7 +240,7 @@ class _Outputs:
         """The operand of an output."""
         if number not in self.found:
             program = self.program
-            spec, root = program.specs[number], program.plan.structure.roots.get(number)
+            spec, root = program.specs[number], program.structure.roots.get(number)
             buffer = None if root is None else self._root(root).buffer
             offset = program.offsets.get(number, 0)
             operand = Operand(spec, None, buffer, offset)  # type: ignore[arg-type]
@@ -323,12 +248,6 @@ class _Outputs:
         return self.found[number]
 
     def _root(self, number: int) -> Operand:
-        if number < self.program.plan.structure.num_made:
+        if number < self.program.structure.num_made:
             return self.operand(number)
-        return self.program._operand(self.program.sources[number], self.arguments)
-
-
-def scalar_source(operand: Scalar, tape: Tape) -> Source:
-    """A number is traced, or always the same."""
-    how = tape.scalars.get(id(operand))
-    return Source("constant", operand.parts) if how is None else Source("number", how)
+        return self.program.sources[number].operand(self.arguments)

@@ -13,11 +13,11 @@ from dtorch.errors import CaptureError
 from dtorch.graph.confirm import line_of
 from dtorch.graph.graph import Graph
 from dtorch.op.operand import Scalar
-from dtorch.plan.codegen import generate
 from dtorch.plan.structure import Numbered, Structure
 from dtorch.replay.hoist import hoist
-from dtorch.replay.program import Program, Result, Source, scalar_source
+from dtorch.replay.program import Program
 from dtorch.replay.roots import Roots
+from dtorch.replay.sources import Result, Source, scalar_source
 from dtorch.replay.tape import PlainCalls, Tape, TracedNumbers
 from dtorch.replay.traced import Traced
 from dtorch.tensor import Tensor
@@ -128,6 +128,8 @@ def _program(graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs
         for leaf, operand in roots.gradients()
         if numbered.numbers.get(operand, structure.num_made) < structure.num_made
     ]
+    used = any(source.kind == "gradient" for source in sources.values())
+    roots.uses_gradients = tape.asks_gradients or bool(gradients) or used
     given = {number for _, number in gradients}
     given.update(result.which for result in results if result.kind == "tensor")
     _check_kept(structure, numbered, selection.wanted, given)
@@ -136,11 +138,12 @@ def _program(graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs
         for node in selection.nodes
         for number in (structure.inputs[node][i] for i in structure.recipes[node].written)
     }
-    stays = {number for number, source in sources.items() if source.kind == "state"}
+    stays = {number for number, source in sources.items() if source.kind in ("state", "constant")}
     selection, hoisted = hoist(structure, selection, stays)
     program = Program(
         graph=graph,
-        plan=generate(structure, selection),
+        structure=structure,
+        selection=selection,
         structure_key=numbered.key,
         sources=sources,
         hoisted=hoisted,

@@ -15,7 +15,7 @@ import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from dtorch.errors import UnsupportedError
 from dtorch.op.operand import Operand
+from dtorch.replay.places import Place, Places, entries, some_entries
 from dtorch.tensor import Tensor
 
 MAX_REACHED = 200_000
@@ -41,7 +42,13 @@ _NO_CODE = (
     "_abc_impl",
 )
 
-Read = Callable[[], Sequence[Any]]
+_MODULE_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
+"""What torch keeps in every module; parameters, buffers, modules and hooks are looked at one by one."""
+
+_OPERAND, _HOOKS_OF = attrgetter("_operand"), attrgetter("_backward_hooks")
+_REQUIRES_GRAD = torch._C.TensorBase.requires_grad.__get__  # type: ignore[attr-defined]
+_grad: Any = torch._C.TensorBase.grad
+_GRAD = _grad.__get__
 
 
 class Roots:
@@ -51,20 +58,24 @@ class Roots:
         tensors: of dtorch, each once.
         plain: torch's own, each once.
         groups: the parameter groups of optimizers.
-        places: how to read what stood somewhere, and what that was.
+        leaves: the tensors that gather gradients.
+        uses_gradients: whether the function reads or makes `.grad`; until that is known, it does.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any] = ()) -> None:
         self.tensors: list[Tensor] = []
         self.plain: list[torch.Tensor] = []
         self.groups: list[dict[str, Any]] = []
-        self.places: list[tuple[Read, list[Any]]] = []
+        self.uses_gradients = True
+        self._places = Places()
         seen: dict[int, Any] = {}
         waiting = [function, *(leaf for leaf in arguments if not isinstance(leaf, torch.Tensor))]
         while waiting:
             found = waiting.pop()
             if isinstance(found, (*_PLAIN, *_OPAQUE)) or id(found) in seen:
                 continue
+            if any(found is group for group in self.groups):
+                continue  # its floats are inputs
             if len(seen) > MAX_REACHED:
                 raise UnsupportedError(f"capture(): the function reaches more than {MAX_REACHED:,} objects")
             seen[id(found)] = found
@@ -73,101 +84,114 @@ class Roots:
             elif isinstance(found, torch.Tensor):
                 self.plain.append(found)
             else:
-                for read in self._reads(found):
-                    values = list(read())
-                    self.places.append((read, values))
-                    waiting += values
-        self._tensors = [self._state(tensor) for tensor in self.tensors]
+                for place in self._look(found):
+                    waiting += self._places.add(place)
+        self.leaves = [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]
+        self._see_tensors()
 
-    @property
-    def leaves(self) -> list[Tensor]:
-        """The tensors that gather gradients."""
-        return [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]
+    def _see_tensors(self) -> None:
+        self._operands = list(map(_OPERAND, self.tensors))
+        self._hooks = list(map(_HOOKS_OF, self.tensors))
+        self._require = list(map(_REQUIRES_GRAD, self.tensors))
+        self._missing = [grad is None for grad in map(_GRAD, self.leaves)]
+        for hooks in self._hooks:
+            if hooks is not None:
+                self._places.add(Place(iter, hooks, "the hooks of a tensor"))
 
     def gradients(self) -> list[tuple[Tensor, Operand]]:
         """The leaves that have a gradient now, and its operand."""
         found: list[tuple[Tensor, Any]] = [(leaf, leaf.grad) for leaf in self.leaves]
         return [(leaf, grad._operand) for leaf, grad in found if grad is not None]
 
+    def hold(self) -> bool:
+        """Whether all is as it was."""
+        tensors = self.tensors
+        return (
+            all(map(is_, map(_OPERAND, tensors), self._operands))
+            and all(map(is_, map(_HOOKS_OF, tensors), self._hooks))
+            and list(map(_REQUIRES_GRAD, tensors)) == self._require
+            and self._places.hold()
+            and (
+                not self.uses_gradients or [grad is None for grad in map(_GRAD, self.leaves)] == self._missing
+            )
+        )
+
     def changed(self) -> str:
         """What is not as it was, in words; nothing where all is."""
-        for read, values in self.places:
-            try:
-                now = read()
-            except (KeyError, ValueError, AttributeError):
-                return "something the function uses is gone"
-            if len(now) != len(values) or not all(map(is_, now, values)):
-                was, became = next(
-                    ((a, b) for a, b in zip(values, now, strict=False) if a is not b), (len(values), len(now))
-                )
-                return f"what the function uses was {_shown(was)} and is {_shown(became)}"
-        for tensor, state in zip(self.tensors, self._tensors, strict=True):
-            if self._state(tensor) != state:
-                return f"a tensor of shape {list(tensor.shape)} that the function uses is another, or its "
-                "gradient is"
-        return ""
+        if self.hold():
+            return ""
+        return self._places.changed() or self._changed_tensor()
 
-    @staticmethod
-    def _state(tensor: Tensor) -> tuple[Any, ...]:
-        hooks = tuple(tensor._backward_hooks or ())
-        if not tensor.requires_grad:
-            return (id(tensor._operand), False, True, hooks)
-        return (id(tensor._operand), True, tensor.is_leaf and tensor.grad is None, hooks)
+    def _changed_tensor(self) -> str:
+        for tensor, *was in zip(self.tensors, self._operands, self._hooks, self._require, strict=True):
+            now = _OPERAND(tensor), _HOOKS_OF(tensor), _REQUIRES_GRAD(tensor)
+            parts = ("value, by .data =,", "hooks", "requires_grad")
+            for part, before, after in zip(parts, was, now, strict=True):
+                if before is not after:
+                    return f"a tensor of shape {list(tensor.shape)} that the function uses has another {part}"
+        return "a parameter that the function uses had a gradient and has none, or the other way round"
 
-    def _reads(self, found: Any) -> Iterator[Read]:
+    def _look(self, found: Any) -> Iterator[Place]:
+        kind = type(found).__name__
         if isinstance(found, type):
             if not _is_library(found.__module__):
-                yield from _entries_of_class(found)
+                yield Place(_of_class, found, f"class {found.__name__}")
         elif isinstance(found, (staticmethod, classmethod)):
-            yield lambda: [found.__func__]
+            yield Place(lambda held: [held.__func__], found, f"a {kind}")
         elif isinstance(found, property):
-            yield lambda: [found.fget]
+            yield Place(lambda held: [held.fget], found, "a property")
         elif isinstance(found, torch.nn.Module):
-            for held in (found._parameters, found._buffers, found._modules):
-                yield from _entries(held)
-            yield lambda: [value for key, value in vars(found).items() if not key.startswith("_")]
-            yield lambda: [hook for name in _HOOKS for hook in getattr(found, name).values()]
-            yield from _class_of(found)
+            yield from self._module(found, f"a {kind}")
         elif isinstance(found, torch.optim.Optimizer):
+            attributes = vars(found)
+            yield from some_entries(attributes, ["state", "param_groups"], f"a {kind}")
+            yield from entries(found.state, f"the state of {kind}")
+            yield Place(iter, found.param_groups, f"the groups of {kind}")
             for group in found.param_groups:
                 self.groups.append(group)
-                yield from _of_dict(group, [key for key in group if type(group[key]) is not float])
-            for state in found.state.values():
-                yield from _of_dict(state, list(state))
+                names = [key for key in group if type(group[key]) is not float]
+                yield from some_entries(group, names, f"a group of {kind}")
         elif isinstance(found, dict):
-            yield from _entries(found)
+            yield from entries(found, "a dict")
         elif isinstance(found, (list, tuple, set, frozenset, deque)):
-            yield lambda: list(found)
+            yield Place(iter, found, f"a {kind}")
         elif isinstance(found, functools.partial):
-            yield lambda: (found.func, *found.args, *found.keywords.values())
+            yield Place(lambda held: (held.func, *held.args, *held.keywords.values()), found, "a partial")
         elif isinstance(found, types.MethodType):
-            yield lambda: (found.__self__, found.__func__)
+            yield Place(lambda held: (held.__self__, held.__func__), found, "a method")
         elif isinstance(found, types.FunctionType):
             yield from _of_function(found)
         elif isinstance(found, LRScheduler) or type(found).__module__.split(".")[0] not in (
             "torch",
             "dtorch",
         ):
-            yield from _entries(getattr(found, "__dict__", {}))
-            slots = [name for kind in type(found).__mro__ for name in _slots(kind)]
+            held = getattr(found, "__dict__", None)
+            if isinstance(held, dict):
+                yield from entries(held, f"a {kind}")
+            slots = [name for base in type(found).__mro__ for name in _slots(base)]
             if slots:
-                yield lambda: [getattr(found, name, None) for name in slots]
+                yield Place(lambda held: [getattr(held, name, None) for name in slots], found, kind, slots)
             yield from _class_of(found)
 
+    def _module(self, found: torch.nn.Module, owner: str) -> Iterator[Place]:
+        for held in (found._parameters, found._buffers, found._modules):
+            yield from entries(held, owner)
+        for name in _HOOKS:
+            yield from entries(getattr(found, name), f"the hooks of {owner}")
+        attributes = vars(found)
+        yield from some_entries(attributes, [key for key in attributes if key not in _MODULE_OWN], owner)
+        self._places.add_size(attributes)
+        yield from _class_of(found)
 
-def _entries(held: dict[Any, Any]) -> Iterator[Read]:
-    """All of a dictionary, entries that are added too."""
-    yield lambda: [*held, *held.values()]
+
+def _of_class(kind: type) -> list[Any]:
+    return [*kind.__bases__, *(value for name, value in vars(kind).items() if name not in _NO_CODE)]
 
 
-def _entries_of_class(kind: type) -> Iterator[Read]:
-    yield lambda: [*kind.__bases__, *(value for name, value in vars(kind).items() if name not in _NO_CODE)]
-
-
-def _class_of(found: Any) -> Iterator[Read]:
+def _class_of(found: Any) -> Iterator[Place]:
     """The class of an object, for what its methods use; what libraries define is taken to stay."""
     if any(not _is_library(kind.__module__) for kind in type(found).__mro__):
-        yield lambda: [type(found)]
+        yield Place(lambda held: [type(held)], found, f"a {type(found).__name__}")
 
 
 @functools.cache
@@ -184,22 +208,29 @@ def _slots(kind: type) -> list[str]:
     return [names] if isinstance(names, str) else [name for name in names if not name.startswith("__")]
 
 
-def _of_dict(held: dict[Any, Any], keys: list[Any]) -> Iterator[Read]:
-    if keys:
-        yield lambda: [held[key] for key in keys]
-
-
-def _of_function(function: types.FunctionType) -> Iterator[Read]:
-    cells = [cell for cell in function.__closure__ or () if _is_filled(cell)]
-    yield lambda: [cell.cell_contents for cell in cells]
+def _of_function(function: types.FunctionType) -> Iterator[Place]:
+    owner = f"{function.__name__}()"
+    named = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    cells = {name: cell for name, cell in named if _is_filled(cell)}
+    yield Place(_contents, list(cells.values()), f"{owner}'s closure", list(cells))
     space = function.__globals__
     names = list(dict.fromkeys(_names(function.__code__)))
-    yield from _of_dict(space, [name for name in names if name in space])
+    module = space.get("__name__", "a module")
+    yield from some_entries(space, [name for name in names if name in space], module)
     for name in names:
         module = space.get(name)
         if isinstance(module, types.ModuleType) and not _is_library(module.__name__):
-            yield from _of_dict(vars(module), [name for name in names if name in vars(module)])
-    yield lambda: (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+            held = vars(module)
+            yield from some_entries(held, [name for name in names if name in held], module.__name__)
+    yield Place(_defaults, function, f"the defaults of {owner}")
+
+
+def _contents(cells: Sequence[types.CellType]) -> list[Any]:
+    return [cell.cell_contents for cell in cells]
+
+
+def _defaults(function: types.FunctionType) -> list[Any]:
+    return [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -215,7 +246,3 @@ def _names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
-
-
-def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"

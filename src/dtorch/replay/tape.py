@@ -21,6 +21,7 @@ from dtorch.replay.traced import How, Traced
 from dtorch.tensor import Tensor
 
 _VALUE = torch.ops.aten._local_scalar_dense.default
+_GRAD: Any = torch._C.TensorBase.grad
 _UNSEEN = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
 
 
@@ -71,6 +72,7 @@ class Tape:
         decisions: comparisons of traced numbers, and their outcomes.
         values: of the traced numbers that are no arithmetic: arguments, settings, items.
         nodes: the list that recorded nodes are appended to.
+        asks_gradients: whether the program reads or sets `.grad` of a tensor.
     """
 
     def __init__(self, nodes: list[Any]) -> None:
@@ -82,6 +84,7 @@ class Tape:
         self.values: dict[How, float] = {}
         self.nodes = nodes
         self.items = 0
+        self.asks_gradients = False
         self._numbers: dict[int, int] = {}
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -175,6 +178,8 @@ class TracedNumbers(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         since, calls = len(self.tape.nodes), len(self.tape.calls)
+        if getattr(func, "__self__", None) is _GRAD:
+            self.tape.asks_gradients = True
         if func in _UNSEEN and not isinstance(args[0], Tensor):
             raise CaptureError(
                 f"capture(): {func.__name__}() reads a plain tensor where a replay cannot see it; "

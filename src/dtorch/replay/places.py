@@ -1,0 +1,122 @@
+"""Places where a function found something, and whether the same still stands there.
+
+A training step is reached through a few hundred places: entries of modules, attributes, cells of closures.
+All are looked at before each replay, so this is left to C: one chain of readers, compared by identity, and
+one look at the containers that were empty. Only where something has changed is it looked for place by place.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import call, is_, itemgetter
+from typing import Any, NamedTuple
+
+import torch
+
+_SHOWN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_CONTAINERS = (dict, OrderedDict, list, set, frozenset, deque)
+_END = [object()]
+GONE = (KeyError, ValueError, AttributeError)
+"""What a reader raises where something is no longer there."""
+
+
+class Place(NamedTuple):
+    """Somewhere a function looks.
+
+    Attributes:
+        read: gives what stands in `held`, as a sequence or an iterator.
+        held: a container, an object, a function.
+        owner: what that is, for a message.
+        names: of the values, as far as they have any.
+    """
+
+    read: Callable[[Any], Iterable[Any]]
+    held: Any
+    owner: str
+    names: Sequence[Any] = ()
+
+
+def entries(held: dict[Any, Any], owner: str) -> list[Place]:
+    """All of a dictionary, entries that are added too."""
+    names = tuple(held)
+    return [Place(dict.values, held, owner, names), Place(dict.keys, held, owner)]
+
+
+def some_entries(held: dict[Any, Any], keys: Sequence[Any], owner: str) -> list[Place]:
+    """Some of a dictionary."""
+    if not keys:
+        return []
+    return [Place(itemgetter(*keys, keys[0]), held, owner, (*keys, keys[0]))]  # one key alone gives no tuple
+
+
+class Places:
+    """Places and what stood there."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[Place, list[Any]]] = []
+        self._empty: list[Any] = []
+        self._sized: list[tuple[Any, int]] = []
+        self._ready = False
+
+    def add(self, place: Place) -> list[Any]:
+        """Enter a place; what stands there now."""
+        values = list(place.read(place.held))
+        if values or type(place.held) not in _CONTAINERS:
+            self._found.append((place, values))
+        else:
+            self._empty.append((place, values))
+        self._ready = False
+        return values
+
+    def add_size(self, held: Any) -> None:
+        """Enter a container of which only some entries are watched, for entries that are added."""
+        self._sized.append((held, len(held)))
+        self._ready = False
+
+    def _prepare(self) -> None:
+        self._readers = [place.read for place, _ in self._found]
+        self._helds = [place.held for place, _ in self._found]
+        self._values = [value for _, values in self._found for value in values] + _END
+        self._vacant = [place.held for place, _ in self._empty]
+        self._counted = [held for held, _ in self._sized]
+        self._counts = [size for _, size in self._sized]
+        self._ready = True
+
+    def hold(self) -> bool:
+        """Whether everything is as it was."""
+        if not self._ready:
+            self._prepare()
+        if any(self._vacant) or list(map(len, self._counted)) != self._counts:
+            return False
+        try:
+            now = chain(chain.from_iterable(map(call, self._readers, self._helds)), _END)
+            return all(map(is_, now, self._values))
+        except GONE:
+            return False
+
+    def changed(self) -> str:
+        """What is not as it was, in words; nothing where all is."""
+        if self.hold():
+            return ""
+        for place, values in (*self._found, *self._empty):
+            try:
+                now = list(place.read(place.held))
+            except GONE:
+                return f"something that {place.owner} had is gone"
+            for number, (was, became) in enumerate(zip(values, now, strict=False)):
+                if was is not became:
+                    return f"{_name(place, number)}{place.owner} was {_shown(was)} and is {_shown(became)}"
+            if len(now) != len(values):
+                return f"{place.owner} had {len(values)} entries and has {len(now)}"
+        return "something the function uses has more attributes than it had"
+
+
+def _name(place: Place, number: int) -> str:
+    name = place.names[number] if number < len(place.names) else None
+    return f"{name!r} of " if isinstance(name, str) else ""
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, _SHOWN) else f"a {type(value).__name__}"

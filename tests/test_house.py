@@ -20,6 +20,7 @@ SRC = ROOT / "src" / "dtorch"
 # stands for mesh_*.py too.
 FLOORS = (
     ("errors", "options", "future", "version"),
+    ("inductor",),
     ("mesh", "placement", "layout", "spec", "redistribute"),
     ("op",),
     ("ops",),

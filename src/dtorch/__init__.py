@@ -38,6 +38,7 @@ try:
     from dtorch.graph.graph import Graph
     from dtorch.graph.logical_graph import LogicalGraph
     from dtorch.graph.memory_stats import MemoryStats
+    from dtorch.inductor.mode import optimize
     from dtorch.layout import Layout
     from dtorch.mesh import DeviceMesh, init_device_mesh
     from dtorch.op.cost import OperatorCost
@@ -146,6 +147,7 @@ __all__ = [
     "no_sync",
     "ones",
     "ones_like",
+    "optimize",
     "parallelize",
     "plan_stats",
     "price",

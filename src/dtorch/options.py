@@ -3,6 +3,8 @@
     DTORCH_EAGER                                               0   run every operator at once
     DTORCH_DTENSOR_IN_SAME_DEVICE                              0   all GPUs of a mesh are the first one
     DTORCH_NUM_GPU_WHEN_ENABLE_DTENSOR_IN_SAME_DEVICE          8   how many it then stands for
+    DTORCH_OPTIMIZE                                        exact   what may be compiled: exact, fast or off
+    DTORCH_COMPILE_SECONDS                                   300   after which a compilation is given up
 
 A variable is read each time it is asked for. One that is not set, or set to nothing, has its default.
 """
@@ -51,6 +53,27 @@ class GlobalOption:
             OptionError: the variable is not a whole number above 0.
         """
         return _count("DTORCH_NUM_GPU_WHEN_ENABLE_DTENSOR_IN_SAME_DEVICE", default=8)
+
+    @staticmethod
+    def get_optimize() -> str:
+        """What may be compiled (`DTORCH_OPTIMIZE`): "exact" unless set, "fast" or "off".
+
+        Raises:
+            OptionError: the variable is none of the three.
+        """
+        text = os.environ.get("DTORCH_OPTIMIZE", "").strip().lower() or "exact"
+        if text not in ("exact", "fast", "off"):
+            raise OptionError(f"DTORCH_OPTIMIZE={text!r}: write exact, fast or off")
+        return text
+
+    @staticmethod
+    def get_compile_seconds() -> int:
+        """Seconds after which a compilation is given up (`DTORCH_COMPILE_SECONDS`); 300 unless set.
+
+        Raises:
+            OptionError: the variable is not a whole number above 0.
+        """
+        return _count("DTORCH_COMPILE_SECONDS", default=300)
 
     @staticmethod
     def get_num_gpu() -> int:

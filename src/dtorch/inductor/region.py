@@ -1,0 +1,157 @@
+"""`Region`: a local function that is callable at once, and compiled in the background."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dtorch.inductor import compiling
+from dtorch.inductor.listing import Listing, Meta, Refusal, list_calls
+from dtorch.inductor.mode import mode as present_mode
+
+Function = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+class Region:
+    """A function of plain tensors, for inputs of given metadata, that is compiled when asked.
+
+        region = Region(lambda x: [torch.sigmoid(x[0]) * x[1]], [a, b], name="gate").start()
+        y, = region([a, b])          # uncompiled until code is ready, the same results before and after
+
+    It works below autograd, as local work does. The function is called again and again, once more on another
+    thread with tensors that have no data; it must do the same each time and touch nothing beside its inputs.
+    Inputs with other metadata than given, or that overlap where one is written, run uncompiled.
+
+    Args:
+        function: takes a list of tensors and gives a list of tensors, by torch's functions alone.
+        inputs: tensors, or `Meta` of them.
+        name: what a person calls it; in the warning and in `why()`.
+        mode: "exact", "fast" or "off"; that of `dtorch.optimize` if None.
+
+    Attributes:
+        state: "idle", "waiting", "compiling", "compiled", "refused", "failed" or "off".
+        reason: why it is refused or failed.
+    """
+
+    __slots__ = (
+        "function",
+        "inputs",
+        "name",
+        "mode",
+        "state",
+        "reason",
+        "_dtype",
+        "_ended",
+        "_run",
+        "__weakref__",
+    )
+
+    def __init__(
+        self, function: Function, inputs: Sequence[Any], *, name: str, mode: str | None = None
+    ) -> None:
+        self.function = function
+        self.inputs = tuple(x if isinstance(x, Meta) else Meta.of(x) for x in inputs)
+        self.name = name
+        self.mode = present_mode() if mode is None else mode
+        self.state = "off" if self.mode == "off" else "idle"
+        self.reason = ""
+        self._dtype = torch.get_default_dtype()
+        self._ended = threading.Event()
+        self._run: Callable[[list[torch.Tensor]], list[torch.Tensor]] = self._uncompiled
+
+    def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The function's value, by compiled code where there is some."""
+        return self._run(inputs)
+
+    def start(self) -> Region:
+        """Have it compiled in the background; nothing, the second time."""
+        if self.state == "idle":
+            self.state = "waiting"
+            compiling.COMPILER.start(self)
+        return self
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is compiled, refused or failed; whether it is compiled.
+
+        Args:
+            timeout: seconds.
+        """
+        if self.start().state != "off":
+            self._ended.wait(timeout)
+        return self.state == "compiled"
+
+    def why(self) -> str:
+        """State and reason in one line."""
+        return f"{self.state}: {self.reason}" if self.reason else self.state
+
+    # -- on the compiler's thread
+
+    def compile_with(self, compiler: Any) -> None:
+        """Get code from a compiler and put it in the function's place; raises nothing."""
+        self.state = "compiling"
+        try:
+            listing = list_calls(self.function, self.inputs)
+            if torch.get_default_dtype() != self._dtype:
+                raise Refusal("torch's default dtype has been changed")
+            code = compiler.code(listing, self.mode, torch.get_num_threads(), self._dtype)
+            self._run = _compiled(self.function, listing, code)
+            self.state = "compiled"
+        except Refusal as refusal:
+            self._end("refused", str(refusal))
+        except Exception as error:
+            text = str(error) if isinstance(error, compiling.Failure) else f"{type(error).__name__}: {error}"
+            self._end("failed", text)
+            compiler.warn(self.name, text)
+        self._ended.set()
+
+    def forget(self) -> None:
+        """Stay uncompiled: this process was forked from one in which it was under way."""
+        self._ended = threading.Event()
+        self._end("refused", "the process was forked while it was compiled")
+        self._ended.set()
+
+    def _end(self, state: str, reason: str) -> None:
+        self.reason, self.state = reason, state
+
+    def _uncompiled(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return list(self.function(inputs))
+
+
+def _compiled(
+    function: Function, listing: Listing, code: Callable[[list[Any]], Sequence[torch.Tensor]]
+) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    """What runs a listing's code: checks inputs, makes outputs of roots."""
+    checks = [(meta.shape, meta.stride, getattr(torch, meta.dtype)) for meta in listing.inputs]
+    num_inputs = len(checks)
+    plain = [
+        output.root - num_inputs if output.whole and output.root >= num_inputs else -1
+        for output in listing.outputs
+    ]
+    direct = plain == list(range(len(listing.results)))
+    outputs, written = listing.outputs, listing.written
+
+    def fits(inputs: list[torch.Tensor]) -> bool:
+        if len(inputs) != num_inputs:
+            return False
+        for tensor, (shape, stride, dtype) in zip(inputs, checks, strict=True):
+            if tensor.shape != shape or tensor.stride() != stride or tensor.dtype != dtype or tensor.is_neg():
+                return False
+        return not written or not _overlap(inputs)
+
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        if not fits(inputs):
+            return list(function(inputs))
+        if direct:
+            return list(code(list(inputs)))
+        roots = [*inputs, *code(list(inputs))]
+        return [output.of(roots[output.root]) for output in outputs]
+
+    return run
+
+
+def _overlap(inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether two inputs share storage."""
+    return len({tensor.untyped_storage()._cdata for tensor in inputs}) < len(inputs)

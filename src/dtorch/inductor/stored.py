@@ -1,0 +1,67 @@
+"""What was found out about regions and operators, on disk beside Inductor's own cache.
+
+One small JSON file per question, named by a hash of everything the answer depends on; a file is written
+whole or not at all. Files that cannot be read count as missing.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_FORMAT = 1
+
+
+def folder() -> Path:
+    """Where answers are kept: under Inductor's cache (`TORCHINDUCTOR_CACHE_DIR`), which holds the code."""
+    base = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if not base:
+        try:
+            name = getpass.getuser()
+        except (KeyError, ModuleNotFoundError, OSError):
+            name = f"uid_{os.getuid()}"
+        base = os.path.join(tempfile.gettempdir(), f"torchinductor_{name}")
+    return Path(base) / "dtorch"
+
+
+def build() -> str:
+    """What compiled code and its rounding depend on beside the program."""
+    compiler = os.environ.get("CXX", "")
+    parts = (_FORMAT, torch.__version__, torch.version.git_version, torch.backends.cpu.get_cpu_capability())
+    return repr((*parts, compiler))
+
+
+def digest(*parts: Any) -> str:
+    """The name of an answer."""
+    return hashlib.sha256(repr((build(), parts)).encode()).hexdigest()[:40]
+
+
+def load(name: str) -> Any:
+    """An answer, None where there is none."""
+    try:
+        return json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def save(name: str, answer: Any) -> None:
+    """Keep an answer; a disk that cannot keep it is no error."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder(), delete=False, encoding="utf-8") as file:
+            json.dump(answer, file)
+        os.replace(file.name, folder() / f"{name}.json")
+    except OSError:
+        pass
+
+
+def remove(name: str) -> None:
+    """Forget an answer."""
+    (folder() / f"{name}.json").unlink(missing_ok=True)

@@ -1,0 +1,117 @@
+"""The compiling process: takes listings, compiles and tests them, answers with where the code is.
+
+A process of its own, since Inductor, while it compiles, sets back the process's random numbers, holds the
+interpreter for seconds and may not end. It ends when its input does, or the process that it works for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dtorch.inductor import admission, stored
+from dtorch.inductor.listing import Listing, Refusal, compute
+
+
+def compile_listing(listing: Listing, num_threads: int) -> tuple[Callable[[list[Any]], list[Any]], str]:
+    """Compile a listing: the code (inputs to results), and its key in Inductor's cache, "" if it has none."""
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    function = torch.func.functionalize(lambda *x: compute(listing)(list(x)), remove="mutations_and_views")
+    fake = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+    with fake, torch.no_grad():
+        inputs = [meta.empty() for meta in listing.inputs]
+        graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    output = next(node for node in graph.graph.nodes if node.op == "output")
+    made = output.args[0]
+    output.meta["user_visible_output_idxs"] = list(range(len(made)))
+    output.meta["original_output_strides"] = [node.meta["val"].stride() for node in made]
+    options = {
+        "cpp_wrapper": True,
+        "compile_threads": 1,
+        "cpp.threads": num_threads,
+        "fx_graph_cache": True,
+        "fx_graph_remote_cache": False,
+    }
+    with config.patch(options), torch._guards.tracing(torch._guards.TracingContext(fake)), torch.no_grad():
+        code: Any = compile_fx_inner(graph, inputs, cpp_wrapper=True, is_inference=True)
+    return (lambda x: list(code(x))), getattr(code, "_fx_graph_cache_key", None) or ""
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Compile what a request asks for.
+
+    Args:
+        request: listing, mode, num_threads, default_dtype.
+
+    Returns:
+        {"key": in Inductor's cache} or {"refused": why} or {"failed": why}.
+    """
+    listing, mode, threads = Listing.from_dict(request["listing"]), request["mode"], request["num_threads"]
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(getattr(torch, request["default_dtype"]))
+    try:
+        if mode == "exact":
+            admission.refuse_unlike(listing, _operators(listing, threads))
+        code, key = compile_listing(listing, threads)
+        if not key:
+            return {"refused": "Inductor cannot keep it on disk"}
+        test = admission.region_differs if mode == "exact" else admission.region_error
+        why = test(listing, code)
+        return {"refused": why} if why else {"key": key}
+    except Refusal as refusal:
+        return {"refused": str(refusal)}
+    except Exception as error:
+        text = next(iter(str(error).strip().splitlines()), "")
+        return {"failed": f"{type(error).__name__}: {text[:300]}"}
+
+
+def _operators(listing: Listing, threads: int) -> dict[str, str]:
+    """What is known of a listing's operators, after asking for what is not."""
+    calls = {admission.operator_key(c): c for c in listing.calls if admission.changes_values(c)}
+    table: dict[str, str] = {}
+    for key in calls:
+        found = stored.load(stored.digest("operator", key, threads))
+        if found is not None:
+            table[key] = found
+    if "other bits" in table.values():
+        return table
+    unknown = [call for key, call in calls.items() if key not in table]
+    for key, found in admission.differing(unknown, lambda x: compile_listing(x, threads)[0]).items():
+        stored.save(stored.digest("operator", key, threads), found)
+        table[key] = found
+    return table
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one it works for has ended."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def main() -> None:
+    """Answer requests, one line of JSON each, until there are no more."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a compiler prints is no answer
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

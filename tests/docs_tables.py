@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+import dtorch.ops.fused  # noqa: F401  (which makes torch.ops.dtorch)
 from dtorch.testing import Call
 from dtorch.testing.samples import Values
 
@@ -41,8 +42,26 @@ def made() -> list[Table]:
     r = Values().constant
     ids = Values().ints(7, 4, 3)
     call, conv = Call.of, aten.convolution.default
+    fused = torch.ops.dtorch
     return [
         Table("matmul.py", call(aten.mm.default, r(4, 5), r(5, 7)), "x[m k], w[k n] -> y[m n]"),
+        Table(
+            "apply_rotary_emb.py",
+            call(fused.apply_rotary_emb.default, r(4, 3, 5, 8), r(5, 8), r(5, 8)),
+            "x[a b s e], cos[s e], sin[s e] -> y[a b s e]",
+            {"d": "s e"},
+            where={"broadcast along d": {"d": "a b"}},
+        ),
+        Table(
+            "silu_linear_chunk.py",
+            call(fused.silu_linear_chunk.default, r(4, 5), r(7, 5), r(7), 1),
+            "emb[b i], w[o i], bias[o] -> y[b o]",
+        ),
+        Table(
+            "layer_norm_mul_add.py",
+            call(fused.layer_norm_mul_add.default, r(4, 3, 5), r(4, 5), r(4, 5), [5], 1e-5, r(5), r(5)),
+            "x[b s n], scale[b n], shift[b n], weight[n], bias[n] -> y[b s n]",
+        ),
         Table(
             "pointwise.py",
             call(aten.sigmoid_backward.default, r(4, 5), r(4, 5)),

@@ -28,7 +28,7 @@ FLOORS = (
     ("plan",),
     ("runtime",),
     ("autograd", "dispatch", "tensor", "creation", "policy", "foreach"),
-    ("nn", "operators", "cuda"),
+    ("nn", "operators", "cuda", "compiled_op"),
     ("replay",),
     ("perf",),
     ("report",),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import dtorch.ops.fused
 import dtorch.ops.standard
 from dtorch.mesh import DeviceMesh
 from dtorch.op.signature import Role
@@ -22,7 +23,12 @@ from dtorch.testing.local import Bench, roles_of
 from dtorch.testing.oracle import Rules
 from tests.docs_tables import TABLES, Table
 
-FOLDER = Path(dtorch.ops.standard.__path__[0])
+PATHS = {
+    path.name: path
+    for package in (dtorch.ops.standard, dtorch.ops.fused)
+    for path in Path(package.__path__[0]).glob("*.py")
+    if path.name != "__init__.py"
+}
 Row = tuple[tuple[Role, ...], tuple[Role, ...]]
 
 
@@ -166,7 +172,7 @@ def in_use(call: Call) -> set[Row]:
 
 
 def docstring_of(file: str) -> str:
-    text = (FOLDER / file).read_text(encoding="utf-8")
+    text = PATHS[file].read_text(encoding="utf-8")
     return text.split('"""')[1]
 
 
@@ -177,7 +183,7 @@ def test_the_table_is_the_rules_in_use(table: Table) -> None:
     assert used - written == set(), "a rule, but not written"
 
 
-FILES = sorted(path.name for path in FOLDER.glob("*.py") if blocks(docstring_of(path.name)))
+FILES = sorted(name for name in PATHS if blocks(docstring_of(name)))
 
 
 @pytest.mark.parametrize("file", FILES)

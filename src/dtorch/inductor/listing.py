@@ -16,7 +16,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_NAMESPACES = ("aten", "prims", "dtorch")
+_NAMESPACES = ("aten", "prims")
+
+EXPANDED: dict[Any, Callable[..., Any]] = {}
+"""Operators of dtorch's own, and the function of torch's operators that is listed in their place."""
 
 
 class Refusal(Exception):
@@ -210,6 +213,9 @@ class _Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace == "prim":  # a question about a tensor
             return func(*args, **kwargs)
+        if func in EXPANDED:
+            with self:
+                return EXPANDED[func](*args, **kwargs)
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise Refusal(f"{func} draws random numbers")
         if func.namespace not in _NAMESPACES:

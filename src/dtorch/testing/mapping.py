@@ -42,9 +42,12 @@ ELSEWHERE = {
     "aten._fused_sgd": "torch.optim.SGD(fused=True)",
     "aten._fused_adagrad": "torch.optim.Adagrad(fused=True)",
     "aten._fused_rms_norm": "torch.nn.functional.rms_norm",
+    "dtorch.apply_rotary_emb": "dtorch.nn.functional.apply_rotary_emb",
+    "dtorch.layer_norm_mul_add": "dtorch.nn.functional.layer_norm_mul_add",
+    "dtorch.silu_linear_chunk": "dtorch.nn.functional.silu_linear_chunk",
     **{f"aten._scaled_dot_product_{kind}_attention": _SDPA for kind in ("cudnn", "efficient", "flash")},
 }
-"""Torch operators that no sample makes: those of optimizers, and of CUDA alone."""
+"""Torch operators that no function of torch makes: of dtorch's own, of optimizers, and of CUDA alone."""
 
 HEAD = """# Python API, torch operator, operator class
 

@@ -19,7 +19,7 @@ from dtorch.op.param import TorchCall
 from dtorch.op.schema import base_name, schema_of
 from dtorch.testing.calls import Call, calls_in
 
-FAMILIES = ("pointwise", "shape", "index", "reduce", "product", "nn", "linalg")
+FAMILIES = ("pointwise", "shape", "index", "reduce", "product", "nn", "linalg", "fused")
 
 UNINITIALISED = frozenset({"aten.empty_like", "aten.new_empty", "aten.new_empty_strided"})
 """Their values are whatever the memory held."""

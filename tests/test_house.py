@@ -27,7 +27,7 @@ FLOORS = (
     ("graph",),
     ("plan",),
     ("runtime",),
-    ("autograd", "dispatch", "tensor", "creation", "policy", "foreach"),
+    ("autograd", "dispatch", "tensor", "creation", "policy", "foreach", "explanation"),
     ("nn", "operators", "cuda", "compiled_op"),
     ("replay",),
     ("perf",),

@@ -46,6 +46,7 @@ try:
     from dtorch.placement import Partial, Placement, Replicate, Shard
     from dtorch.plan.cache import PlanStats
     from dtorch.plan.cache import stats as plan_stats
+    from dtorch.plan.passes import passes
     from dtorch.policy import device_mesh, no_sync, record, set_redistribute_policy, strict
     from dtorch.runtime.runner import LocalRunner
 
@@ -137,6 +138,7 @@ __all__ = [
     "dry_run",
     "empty",
     "empty_like",
+    "explain",
     "from_local",
     "from_numpy",
     "from_torch",
@@ -149,6 +151,7 @@ __all__ = [
     "ones_like",
     "optimize",
     "parallelize",
+    "passes",
     "plan_stats",
     "price",
     "profile",
@@ -176,6 +179,7 @@ _LATE = {
     "devices": "dtorch.perf.device",
     "discover_rules": "dtorch.testing.discover",
     "dry_run": "dtorch.perf.dry_run",
+    "explain": "dtorch.explanation",
     "price": "dtorch.report.price",
     "profile": "dtorch.report.profile",
 }

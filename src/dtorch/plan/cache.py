@@ -6,6 +6,8 @@ Until then it is interpreted. Plans hold no values. The cache is bounded; `stats
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from threading import RLock
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 from dtorch.op.operand import Everywhere, Failed, Operand
 from dtorch.plan.codegen import Plan, generate
 from dtorch.plan.interpreter import give, interpret
+from dtorch.plan.passes import selected, state
 from dtorch.plan.pieces import Piece, pieces_of
 from dtorch.plan.running import Running
 from dtorch.plan.structure import Flags, Numbered, Selection, Structure
@@ -62,6 +65,7 @@ _MET: OrderedDict[int, None] = OrderedDict()
 _RUNS = count(1)
 _STATS = PlanStats()
 _LOCK = RLock()
+_watched: list[Plan] | None = None
 
 
 def stats() -> PlanStats:
@@ -79,6 +83,17 @@ def forget() -> None:
         _STATS.__init__()  # type: ignore[misc]
 
 
+@contextmanager
+def watched() -> Iterator[list[Plan]]:
+    """Inside, every sequence runs by a plan; the list fills with those that ran, in order."""
+    global _watched
+    before, _watched = _watched, []
+    try:
+        yield _watched
+    finally:
+        _watched = before
+
+
 def run(nodes: list[Any], converted: list[Operand]) -> None:
     """Run a recorded sequence and give the wanted operands their parts.
 
@@ -92,20 +107,21 @@ def run(nodes: list[Any], converted: list[Operand]) -> None:
         KeyboardInterrupt: as it came.
     """
     numbered = Numbered(nodes)
-    known = _KNOWN.get(numbered.key)
+    key = numbered.key, state.present()
+    known = _KNOWN.get(key)
     structure = Structure.of(nodes, numbered) if known is None else known.structure
     if converted:
         structure.drop_conversions(numbered, converted)
     flags = structure.wanted(numbered)
     plan = None if known is None else known.plans.get(flags)
     if plan is not None:
-        _count_hit(numbered.key)
+        _count_hit(key)
     else:
-        selection = structure.select(flags)
+        selection = selected(structure, flags)
         if not selection.nodes:
             nodes.clear()
             return
-        plan = _plan_for(numbered.key, structure, selection, flags)
+        plan = _plan_for(key, structure, selection, flags, make=_watched is not None)
         if plan is None:
             pieces = pieces_of(nodes, structure, selection, next(_RUNS))
             if len(pieces) > 1:
@@ -113,9 +129,10 @@ def run(nodes: list[Any], converted: list[Operand]) -> None:
                 _run_pieces(nodes, pieces)
                 return
             if pieces[0].familiar:
-                plan = _plan_for(numbered.key, structure, selection, flags, make=True)
+                plan = _plan_for(key, structure, selection, flags, make=True)
             del pieces  # which hold what the nodes read
-    selection = selection if plan is None else plan.selection
+    if plan is not None:
+        structure, selection = plan.structure, plan.selection
     _run(Running(structure, selection, numbered, flags), plan, numbered, nodes)
 
 
@@ -127,9 +144,10 @@ def _run_pieces(nodes: list[Any], pieces: list[Piece]) -> None:
         try:
             numbered = Numbered(piece.nodes)
             structure = Structure.of(piece.nodes, numbered)
-            selection = structure.select(piece.flags)
-            plan = _plan_for(numbered.key, structure, selection, piece.flags, piece.familiar)
-            selection = selection if plan is None else plan.selection
+            selection, key = selected(structure, piece.flags), (numbered.key, state.present())
+            plan = _plan_for(key, structure, selection, piece.flags, piece.familiar)
+            if plan is not None:
+                structure, selection = plan.structure, plan.selection
             _run(Running(structure, selection, numbered, piece.flags), plan, numbered, piece.nodes)
         except Exception as error:
             first = first or error
@@ -144,11 +162,13 @@ def _run(running: Running, plan: Plan | None, numbered: Numbered, nodes: list[An
     """Run by a plan, or node by node where there is none."""
     nodes.clear()
     numbered.release()
-    selected = running.selection.nodes
+    ordered = running.selection.nodes
     if plan is None or Failed in map(type, running.parts):  # which no variable here may hold while they run
         _STATS.interpreted += 1
-        interpret(running, selected, running.values(), nodes)
+        interpret(running, ordered, running.values(), nodes)
         return
+    if _watched is not None:
+        _watched.append(plan)
     try:
         results = plan.function(running.parts)
     except BaseException as error:
@@ -163,7 +183,7 @@ def _run(running: Running, plan: Plan | None, numbered: Numbered, nodes: list[An
     for number, operand in running.results.items():
         if number in values:
             give(operand, values[number])
-    interpret(running, [node for node in selected if node >= at], values, nodes, failure)
+    interpret(running, ordered[ordered.index(at) :], values, nodes, failure)
 
 
 def _where(error: BaseException, plan: Plan, running: Running) -> tuple[int, dict[int, Any]]:
@@ -172,10 +192,12 @@ def _where(error: BaseException, plan: Plan, running: Running) -> tuple[int, dic
     while trace is not None and trace.tb_frame.f_code.co_filename != "<dtorch plan>":
         trace = trace.tb_next
     if running.parts or trace is None:  # it had not begun
-        return 0, running.values()
+        return plan.selection.nodes[0], running.values()
     local = trace.tb_frame.f_locals
-    at = max(plan.node_of_line[trace.tb_lineno - 1], 0)
-    made = set(plan.selection.bound).union(*plan.structure.outputs[:at])
+    at, order = plan.node_of_line[trace.tb_lineno - 1], plan.selection.nodes
+    at = order[0] if at < 0 else at
+    before = [plan.structure.outputs[node] for node in order[: order.index(at)]]
+    made = set(plan.selection.bound).union(*before)
     values: dict[int, Any] = {}
     for number, names in plan.names.items():
         if type(names) is Everywhere:
@@ -230,7 +252,7 @@ def _with_more(known: Known, selection: Selection) -> Plan | None:
     for plan in set(known.plans.values()):
         extra = set(plan.selection.wanted).difference(selection.wanted)
         covers = len(plan.selection.wanted) == len(selection.wanted) + len(extra)
-        same = plan.selection.nodes == selection.nodes
+        same = plan.asked[1].nodes == selection.nodes
         if covers and same and known.structure.nbytes(extra) <= MAX_EXTRA_BYTES:
             return plan
     return None

@@ -26,6 +26,8 @@ from dtorch.op.binding import function_of
 from dtorch.op.call import arguments_text, flatten
 from dtorch.op.local import Local
 from dtorch.op.operand import Everywhere
+from dtorch.plan.explain import explain
+from dtorch.plan.passes import Change, rewritten
 from dtorch.plan.structure import Selection, Structure
 from dtorch.spec import Spec
 
@@ -131,11 +133,13 @@ class Plan:
     """A generated plan.
 
     Attributes:
-        structure: of the sequence.
+        structure: of the sequence, as rewritten.
         selection: what of it the plan runs, and whose parts it takes and gives.
         function: takes the bound operands' parts, returns the wanted operands' parts.
         node_of_line: for each line of its source (line 1 is the `def`) the node it belongs to, -1 for none.
         names: operand number -> variable of each device, in mesh order; of numbers, the variable everywhere.
+        asked: the sequence as it was recorded, and what of it was to run.
+        changes: what the passes did.
     """
 
     structure: Structure
@@ -143,6 +147,12 @@ class Plan:
     function: Callable[[list[Any]], list[list[Any]]]
     node_of_line: list[int]
     names: dict[int, Any]
+    asked: tuple[Structure, Selection]
+    changes: tuple[Change, ...] = ()
+
+    def explain(self) -> str:
+        """What it costs as recorded and as it runs, and what each pass did, as text."""
+        return explain(self)
 
 
 Bind = Callable[[Source, Structure, Selection], None]
@@ -150,11 +160,23 @@ Bind = Callable[[Source, Structure, Selection], None]
 
 
 def generate(structure: Structure, selection: Selection, bind: Bind | None = None) -> Plan:
-    """Write and compile a plan."""
+    """Write and compile a plan, after the passes that are on."""
+    return compiled(*rewritten(structure, selection), (structure, selection), bind)
+
+
+def compiled(
+    structure: Structure,
+    selection: Selection,
+    changes: tuple[Change, ...] = (),
+    asked: tuple[Structure, Selection] | None = None,
+    bind: Bind | None = None,
+) -> Plan:
+    """Compile a plan of a sequence as it stands."""
     source = write(structure, selection, bind)
     space = dict(source.constants)
     exec(compile(source.text, "<dtorch plan>", "exec"), space)  # of slots and names that this module wrote
-    return Plan(structure, selection, space["plan"], source.node_of, source.names)
+    asked = asked or (structure, selection)
+    return Plan(structure, selection, space["plan"], source.node_of, source.names, asked, changes)
 
 
 def write(structure: Structure, selection: Selection, bind: Bind | None = None) -> Source:

@@ -13,6 +13,7 @@ from dtorch.errors import CaptureError
 from dtorch.graph.confirm import line_of
 from dtorch.graph.graph import Graph
 from dtorch.op.operand import Scalar
+from dtorch.plan.passes import selected
 from dtorch.plan.structure import Numbered, Structure
 from dtorch.replay.hoist import hoist
 from dtorch.replay.program import Program
@@ -119,7 +120,7 @@ def _program(graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs
     numbered = Numbered(pending.nodes)
     structure = Structure.of(pending.nodes, numbered)
     flags = structure.wanted(numbered)
-    selection = structure.select(flags)
+    selection = selected(structure, flags)
     outside = dict(enumerate(numbered.outside, structure.num_made))
     sources = {number: inputs.source(outside[number], tape) for number in selection.bound}
     results, tree = _results(value, numbered, structure, inputs, tape)

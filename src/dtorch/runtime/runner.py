@@ -20,6 +20,7 @@ from dtorch.graph.sub_graph import SubGraph
 from dtorch.layout import representative_positions
 from dtorch.mesh import DeviceMesh
 from dtorch.op.group import Group
+from dtorch.op.local import Local
 from dtorch.op.operand import Operand, Parts, copied
 from dtorch.op.operator import Operator
 from dtorch.op.param import TorchCall
@@ -27,6 +28,7 @@ from dtorch.op.stream import StreamKey
 from dtorch.ops.standard.convert import Convert
 from dtorch.plan import cache
 from dtorch.plan.codegen import Source
+from dtorch.plan.passes import Draft
 from dtorch.runtime import memory, streams, threads
 from dtorch.runtime.kernel import Kernel, KernelContext, KernelFactory
 from dtorch.spec import Spec
@@ -117,6 +119,14 @@ class Program:
     def _writes(self) -> bool:
         """Whether an input is written."""
         return isinstance(self.operator.param, TorchCall) and bool(self.operator.schema.written)
+
+    def torch_calls(self) -> list[tuple[int, Local]] | None:
+        """Position and call of each distinct shard, where nothing but a call of torch is made, one by one."""
+        if self.group is not None or self._apart():
+            return None
+        calls = [kernel_call(kernel) for kernel in self.kernels]
+        alone = all(isinstance(call, Local) for call in calls)
+        return list(zip(self.positions, calls, strict=True)) if alone else None
 
     def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the operator into a plan's source; the variables of each output, in mesh order."""
@@ -285,3 +295,6 @@ class LocalRunner:
             cache.run(nodes, converted)
         finally:
             streams.join()
+
+
+Draft.prepare = staticmethod(LocalRunner().prepare)

@@ -1,0 +1,64 @@
+"""`dtorch.explain`: by which plans a function runs, and what passes made of what it recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils._pytree import tree_leaves
+
+from dtorch.graph.graph import Graph
+from dtorch.plan import cache
+from dtorch.plan.codegen import Plan
+from dtorch.tensor import Tensor
+
+
+class Explanation:
+    """The plans of one call.
+
+    Attributes:
+        plans: in the order in which they ran; `plan.explain()` tells of one.
+    """
+
+    def __init__(self, plans: list[Plan]) -> None:
+        self.plans = plans
+
+    def __str__(self) -> str:
+        """What became of each recorded sequence."""
+        return "\n\n".join(plan.explain() for plan in self.plans)
+
+
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """Call a function, and tell by which plans its calls on distributed tensors ran.
+
+    It is called twice: once so that all its calls are known, once to look at. What it recorded is run at its
+    end, so its results count as wanted.
+
+        print(dtorch.explain(step, batch))
+
+    Args:
+        function: called with the other arguments.
+
+    Raises:
+        Exception: what the function raises.
+    """
+    graphs = _graphs((args, kwargs))
+    _call(function, args, kwargs, graphs)
+    with cache.watched() as plans:
+        _call(function, args, kwargs, graphs)
+    return Explanation(plans)
+
+
+def _call(function: Callable[..., Any], args: tuple, kwargs: dict, graphs: list[Graph]) -> None:
+    """Call it on graphs on which nothing is pending, and run what it recorded while its value is held."""
+    for graph in graphs:
+        graph.sync()
+    value = function(*args, **kwargs)
+    for graph in dict.fromkeys([*graphs, *_graphs(value)]):
+        graph.sync()
+    del value
+
+
+def _graphs(values: Any) -> list[Graph]:
+    found = [leaf._graph for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+    return list(dict.fromkeys([*found, Graph.default_graph()]))

@@ -1,0 +1,171 @@
+"""A recorded sequence while passes rewrite it.
+
+Numbers of nodes and operands stay what they were recorded as: a rewrite leaves nodes out, lets them read
+other operands, gives them other recipes, or moves them. So what is wanted keeps its number, and every node
+the line of the user's program that made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NamedTuple
+
+from dtorch.op.operator import Operator
+from dtorch.plan.structure import Selection, Structure
+from dtorch.spec import Spec
+
+OUTSIDE = -1
+"""Stands for the storages of all operands from outside, any two of which may be views of one tensor."""
+
+
+class Change(NamedTuple):
+    """One rewrite.
+
+    Attributes:
+        by: name of the pass.
+        node: the node it was found at.
+        before, after: the operators concerned; one that is gone is not among those after.
+        why: what was found.
+    """
+
+    by: str
+    node: int
+    before: tuple[Operator, ...]
+    after: tuple[Operator, ...]
+    why: str
+
+
+class Draft:
+    """What is to run of a sequence, rewritten step by step.
+
+    Attributes:
+        prepare: makes an operator runnable, as a runner does; set by the runner.
+        recipes, inputs: of each node, as rewritten.
+        outputs: operand numbers of each node.
+        order: the nodes that run.
+        wanted: numbers of the outputs that are.
+        maker: operand number -> the node in `order` that makes it.
+        changes: what has been done.
+    """
+
+    prepare: ClassVar[Callable[..., Any]]
+
+    def __init__(self, structure: Structure, selection: Selection) -> None:
+        self.recorded = structure
+        self.recipes = list(structure.recipes)
+        self.inputs = list(structure.inputs)
+        self.outputs = structure.outputs
+        self.order = list(selection.nodes)
+        self.wanted = selection.wanted
+        self.given = frozenset(selection.bound)
+        self.maker = {number: node for node in self.order for number in self.outputs[node]}
+        self.changes: list[Change] = []
+        self._index()
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    def _index(self) -> None:
+        """Who reads what, where, and what shares storages: looked at often, worked out after each change."""
+        self.place = {node: i for i, node in enumerate(self.order)}
+        self.readers: dict[int, list[int]] = {}
+        self._roots: dict[int, int] = {}
+        self._members: dict[int, list[int]] = {}
+        self._writers: dict[int, list[int]] = {}
+        for node in self.order:
+            recipe, inputs = self.recipes[node], self.inputs[node]
+            for number in dict.fromkeys(inputs):
+                self.readers.setdefault(number, []).append(node)
+            for j, number in zip(recipe.kept, self.outputs[node], strict=True):
+                plan = None if recipe.outputs is None else recipe.outputs[j]
+                base = None if plan is None or plan.source != "view" else self.root(inputs[plan.input])
+                self._roots[number] = number if base is None else base
+                self._members.setdefault(self._roots[number], []).append(number)
+            for i in recipe.written:
+                self._writers.setdefault(self.root(inputs[i]), []).append(node)
+        self.kept = {self.root(number) for number in self.wanted}
+
+    def root(self, number: int) -> int:
+        """The operand that owns the storages of another; `OUTSIDE` if it is none that a node here makes."""
+        return self._roots.get(number, OUTSIDE)
+
+    def is_written(self, number: int) -> bool:
+        """Whether a node here writes into the storages of an operand."""
+        return self.root(number) in self._writers
+
+    def written_between(self, number: int, first: int, last: int) -> bool:
+        """Whether a node behind `first` and before `last` writes into the storages of an operand."""
+        low, high = self.place[first], self.place[last]
+        return any(low < self.place[node] < high for node in self._writers.get(self.root(number), ()))
+
+    def writes_before(self, number: int, node: int) -> int:
+        """How many nodes before `node` write into the storages of an operand."""
+        return sum(self.place[w] < self.place[node] for w in self._writers.get(self.root(number), ()))
+
+    def is_temporary(self, number: int) -> bool:
+        """Whether nobody but the nodes sees an operand that a node here makes, or a view of it."""
+        root = self.root(number)
+        return root != OUTSIDE and root not in self.kept
+
+    def aliases(self, number: int) -> list[int]:
+        """The operands made here that share storages with one made here, itself among them."""
+        return self._members.get(self.root(number), [])
+
+    def sole_reader(self, number: int) -> int | None:
+        """The one node that reads an operand; None for no or several ones."""
+        readers = self.readers.get(number, ())
+        return readers[0] if len(readers) == 1 else None
+
+    def spec(self, number: int) -> Spec | None:
+        """The spec of an operand, as rewritten; None for a number."""
+        node = self.maker.get(number)
+        if node is None:
+            return self.recorded.spec(number)
+        recipe = self.recipes[node]
+        j = recipe.kept[self.outputs[node].index(number)]
+        return (recipe.outputs or recipe.operator.outputs)[j].spec
+
+    def operator(self, node: int) -> Operator:
+        """The operator of a node."""
+        return self.recipes[node].operator
+
+    # -- rewriting ------------------------------------------------------------------------------------------
+
+    def drop(self, node: int) -> None:
+        """Leave a node out."""
+        self.order.remove(node)
+        for number in self.outputs[node]:
+            del self.maker[number]
+        self._index()
+
+    def read_instead(self, old: int, new: int) -> None:
+        """Let everything that reads one operand read another."""
+        for node in self.readers.get(old, ()):
+            self.inputs[node] = tuple([new if number == old else number for number in self.inputs[node]])
+        self._index()
+
+    def rewrite(self, node: int, recipe: Any, inputs: Iterable[int]) -> None:
+        """Give a node another recipe and other inputs."""
+        self.recipes[node], self.inputs[node] = recipe, tuple(inputs)
+        self._index()
+
+    def move(self, node: int, place: int) -> None:
+        """Let a node run at another place of `order`, counted without it."""
+        self.order.remove(node)
+        self.order.insert(place, node)
+        self._index()
+
+    # -- what comes out -------------------------------------------------------------------------------------
+
+    def result(self) -> tuple[Structure, Selection]:
+        """The sequence as rewritten, and what of it runs."""
+        if not self.changes:
+            structure = self.recorded
+        else:
+            first = self.recorded.num_made
+            outside = self.recorded.outside
+            structure = Structure(self.recipes, self.inputs, self.outputs, outside)
+            assert structure.num_made == first
+        made = {number for node in self.order for number in self.outputs[node]}
+        read = {number for node in self.order for number in self.inputs[node]}
+        bound = (read | set(self.wanted)) - made
+        return structure, Selection(tuple(self.order), self.wanted, tuple(sorted(bound)))

@@ -1,0 +1,29 @@
+"""Passes over sequences of a graph that records."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import dtorch
+from dtorch.plan import cache
+from dtorch.plan.passes import reuse, state
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plans of one test alone, all passes on, and results of any size written over operands."""
+    before = state.switched_off()
+    state.switch_off(frozenset())
+    monkeypatch.setattr(reuse, "MIN_BYTES", 0)
+    cache.forget()
+    yield
+    cache.forget()
+    state.switch_off(before)
+
+
+@pytest.fixture
+def graph() -> dtorch.Graph:
+    """A graph that records, also under DTORCH_EAGER=1."""
+    found = dtorch.Graph()
+    found.constructor.eager = False
+    return found

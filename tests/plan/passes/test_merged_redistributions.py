@@ -1,0 +1,65 @@
+"""One redistribution gives the bits of the two that it replaces, for all placements for which it may."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from dtorch import DeviceMesh, redistribute
+from dtorch.layout import Layout
+from dtorch.plan.passes.redistributes import is_dense
+from dtorch.spec import Spec
+
+SHAPE = (5, 3)
+MESHES = [DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [0, 1, 2]), DeviceMesh("cpu", [[0, 1], [2, 3]])]
+
+
+def layouts(mesh: DeviceMesh) -> list[Layout]:
+    return [
+        Layout.from_placements(mesh.shape, SHAPE, roles)
+        for roles in product(("R", "S0", "S1", "P"), repeat=mesh.ndim)
+    ]
+
+
+def parts_of(layout: Layout, mesh: DeviceMesh, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Random parts; what two devices hold alike is one tensor."""
+    generator = torch.Generator().manual_seed(1)
+    made = {
+        i: torch.randn(layout.local_shape(mesh.coords[i]), generator=generator).to(dtype)
+        for i in sorted(set(layout.distinct()))
+    }
+    return [made[i] for i in layout.distinct()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mesh", MESHES, ids=["2", "3", "2x2"])
+def test_one_for_two(mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    every = layouts(mesh)
+    for first, middle, last in product(every, repeat=3):
+        if middle.partial or last.partial:
+            continue
+        parts = parts_of(first, mesh, dtype)
+        once = redistribute.execute(parts, first, last, mesh)
+        twice = redistribute.execute(redistribute.execute(parts, first, middle, mesh), middle, last, mesh)
+        for mine, theirs in zip(once, twice, strict=True):
+            assert torch.equal(mine.view(torch.int16), theirs.view(torch.int16)), (first, middle, last)
+            assert mine.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "dense"),
+    [
+        ((4, 3), (3, 1), True),
+        ((4, 3), (1, 4), True),
+        ((4, 1), (1, 7), True),
+        ((4, 3), (4, 1), False),
+        ((4, 3), (0, 1), False),
+        ((0, 3), (3, 1), False),
+        ((), (), True),
+    ],
+)
+def test_dense(shape: tuple[int, ...], stride: tuple[int, ...], dense: bool) -> None:
+    mesh = DeviceMesh("cpu", [0, 1])
+    assert is_dense(Spec(shape, stride, torch.float32, Layout.replicate(mesh.shape, shape), mesh)) is dense

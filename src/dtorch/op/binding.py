@@ -20,6 +20,8 @@ from dtorch.spec import Spec
 _HOMES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 _MODES = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
 _FOUND: dict[Any, Any] = {}
+_SAME_BELOW_AUTOGRAD = {torch.ops.aten._unsafe_view.default: torch.Tensor.view}
+"""Overloads that only autograd tells apart from another one; plans run below it."""
 
 
 def function_of(func: Any, args: tuple, kwargs: dict, specs: Sequence[Spec | None]) -> Any:
@@ -34,7 +36,8 @@ def function_of(func: Any, args: tuple, kwargs: dict, specs: Sequence[Spec | Non
     key = (func, _kind(args), _kind(kwargs), tuple(kinds))
     found = _FOUND.get(key)
     if found is None:
-        found = _FOUND[key] = _search(func, args, kwargs, specs) or bare(func)
+        known = _SAME_BELOW_AUTOGRAD.get(func)
+        found = _FOUND[key] = known or _search(func, args, kwargs, specs) or bare(func)
     return found
 
 

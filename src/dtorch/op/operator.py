@@ -62,6 +62,8 @@ class Operator(Priced):
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "compute" in cls.__dict__ and "is_torch_call" not in cls.__dict__:
+            cls.is_torch_call = _is_none  # type: ignore[assignment]  # whatever a base says of its own
         if abstract:
             return
         if "type" not in cls.__dict__:
@@ -307,6 +309,14 @@ class Operator(Priced):
         args, kwargs = self.schema.replaced(self.call.args, self.call.kwargs, changed)
         return Local(coord, self.call.func, args, kwargs)
 
+    def is_torch_call(self, local: Local) -> bool:
+        """Whether on this device `compute` does no more than make the torch call of `local`.
+
+        A plan then makes the call itself. An operator with a `compute` of its own, that differs only on parts
+        of what is cut or on empty ones, says so here; else no device's is.
+        """
+        return local.call is not None
+
     def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
         """Fill `outputs` from the local `inputs` of one device; by default the torch operator is called."""
         if local.call is None:
@@ -316,3 +326,8 @@ class Operator(Priced):
     def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
         """Fill the outputs of all devices at once, for operators that combine statistics of their shards."""
         raise NotImplementedError(f"{self.type} says needs_siblings but has no compute_group")
+
+
+def _is_none(operator: Operator, local: Local) -> bool:
+    """No device's `compute` is the torch call."""
+    return False

@@ -1,7 +1,11 @@
-"""Views of what stays: made once, when a call is captured, not at each replay.
+"""Views that a replay need not make.
 
 A view of a parameter shares the parameter's memory, and writes into the parameter are seen through it. So as
-long as the parameter keeps its local tensors, its views are what they were.
+long as the parameter keeps its local tensors, its views are what they were: they are made once, when a call
+is captured.
+
+`detach` tells autograd something, and a replay has no autograd: what is read of its result is read of what it
+was given.
 """
 
 from __future__ import annotations
@@ -11,6 +15,41 @@ from typing import Any
 
 from dtorch.op.operand import Parts
 from dtorch.plan.structure import Selection, Structure
+
+_ALIASES = ("aten.detach", "aten.alias")
+
+
+def drop_detached(
+    structure: Structure, selection: Selection, given: set[int]
+) -> tuple[Selection, dict[int, int]]:
+    """Take out calls of `detach` on what the sequence makes; the structure then reads what they were given.
+
+    Args:
+        structure: of the sequence, changed.
+        selection: what of it is to run.
+        given: outputs that become tensors of the program; two of them never become one.
+
+    Returns:
+        The selection without them, and the output that stands for each one's.
+    """
+    stands: dict[int, int] = {}
+    left = []
+    inputs = structure.inputs = list(structure.inputs)
+    for node in selection.nodes:
+        inputs[node] = read = tuple([stands.get(number, number) for number in inputs[node]])
+        operator, outputs = structure.recipes[node].operator, structure.outputs[node]
+        alias = operator.name in _ALIASES and read[0] < structure.num_made
+        if (
+            alias
+            and not given.issuperset((read[0], outputs[0]))
+            and structure.spec(read[0]) is structure.spec(outputs[0])
+        ):
+            given = given | {read[0]} if outputs[0] in given else given
+            stands[outputs[0]] = read[0]
+            continue
+        left.append(node)
+    wanted = tuple(dict.fromkeys([stands.get(number, number) for number in selection.wanted]))
+    return Selection(tuple(left), wanted, selection.bound), stands
 
 
 def hoist(structure: Structure, selection: Selection, stays: set[int]) -> tuple[Selection, tuple[int, ...]]:

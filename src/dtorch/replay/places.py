@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import chain
 from operator import call, is_, itemgetter
 from typing import Any, NamedTuple
@@ -48,7 +49,11 @@ def some_entries(held: dict[Any, Any], keys: Sequence[Any], owner: str) -> list[
     """Some of a dictionary."""
     if not keys:
         return []
-    return [Place(itemgetter(*keys, keys[0]), held, owner, (*keys, keys[0]))]  # one key alone gives no tuple
+    return [Place(_getter(*keys, keys[0]), held, owner, (*keys, keys[0]))]  # one key alone gives no tuple
+
+
+_getter = cache(itemgetter)
+"""One for modules of one kind: what a look at them touches has left the processor's caches by then."""
 
 
 class Places:
@@ -79,7 +84,7 @@ class Places:
         self._readers = [place.read for place, _ in self._found]
         self._helds = [place.held for place, _ in self._found]
         self._values = [value for _, values in self._found for value in values] + _END
-        self._vacant = [place.held for place, _ in self._empty]
+        self._vacant = list({id(place.held): place.held for place, _ in self._empty}.values())
         self._counted = [held for held, _ in self._sized]
         self._counts = [size for _, size in self._sized]
         self._ready = True

@@ -27,6 +27,7 @@ from dtorch.replay.traced import How
 from dtorch.tensor import Tensor, wrap
 
 _EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
+_set_grad: Any = torch._C.TensorBase.grad.__set__  # type: ignore[union-attr]
 _CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 
 
@@ -176,7 +177,7 @@ class Program:
                     operand.shared.version += 1
             outputs = _Outputs(self, arguments, dict(zip(self.selection.wanted, made, strict=True)))
             for leaf, number in self.gradients:
-                leaf.grad = wrap(outputs.operand(number), self.graph)
+                _set_grad(leaf, wrap(outputs.operand(number), self.graph))
             found = [self._result(result, arguments, plain, outputs) for result in self.results]
         return tree_unflatten(found, self.tree)
 

@@ -15,7 +15,7 @@ from dtorch.graph.graph import Graph
 from dtorch.op.operand import Scalar
 from dtorch.plan.passes import selected
 from dtorch.plan.structure import Numbered, Structure
-from dtorch.replay.hoist import hoist
+from dtorch.replay.hoist import drop_detached, hoist
 from dtorch.replay.program import Program
 from dtorch.replay.roots import Roots
 from dtorch.replay.sources import Result, Source, scalar_source
@@ -140,6 +140,9 @@ def _program(graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs
         for number in (structure.inputs[node][i] for i in structure.recipes[node].written)
     }
     stays = {number for number, source in sources.items() if source.kind in ("state", "constant")}
+    selection, stands = drop_detached(structure, selection, given)
+    gradients = [(leaf, stands.get(number, number)) for leaf, number in gradients]
+    results = [Result(r.kind, stands.get(r.which, r.which)) if r.kind == "tensor" else r for r in results]
     selection, hoisted = hoist(structure, selection, stays)
     program = Program(
         graph=graph,

@@ -175,7 +175,7 @@ class Roots:
 
     def _module(self, found: torch.nn.Module, owner: str) -> Iterator[Place]:
         for held in (found._parameters, found._buffers, found._modules):
-            yield from entries(held, owner)
+            yield Place(dict.values, held, owner, tuple(held))
         for name in _HOOKS:
             yield from entries(getattr(found, name), f"the hooks of {owner}")
         attributes = vars(found)

@@ -161,8 +161,8 @@ def _wait(source: Source, node: int, inputs: list[Any], writes: bool = False) ->
 
 def kernel_call(kernel: Kernel) -> Any:
     """How a plan calls a kernel: the torch call itself where nothing overrides it, else `compute`."""
-    plain = type(kernel) is Kernel and type(kernel.operator).compute is Operator.compute
-    return kernel.local if plain and kernel.local.func is not None else kernel.compute
+    plain = type(kernel) is Kernel and kernel.operator.is_torch_call(kernel.local)
+    return kernel.local if plain else kernel.compute
 
 
 class ConvertProgram:

@@ -41,15 +41,17 @@ class Batched(PendingRows, abstract=True):
         ]
         return PlacementSignature(found.n_inputs, found.n_outputs, rows)
 
+    def is_torch_call(self, local: Local) -> bool:
+        """Unless a shard has no members."""
+        return all(x is None or x.layout.local_numel(local.coord) or 0 in x.shape for x in self.inputs)
+
     def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
         """torch's own, but for a shard without members."""
-        for mine, operand in zip(inputs, self.inputs, strict=True):
-            if mine is not None and operand is not None and not mine.numel() and 0 not in operand.shape:
-                outputs[:] = [
-                    None
-                    if y is None
-                    else mine.new_zeros(y.layout.local_shape(local.coord), dtype=y.spec.dtype)
-                    for y in self.outputs
-                ]
-                return
-        super().compute(inputs, outputs, local)
+        if self.is_torch_call(local):
+            super().compute(inputs, outputs, local)
+            return
+        mine = next(x for x in inputs if x is not None)
+        outputs[:] = [
+            None if y is None else mine.new_zeros(y.layout.local_shape(local.coord), dtype=y.spec.dtype)
+            for y in self.outputs
+        ]

@@ -35,14 +35,20 @@ class Embedding(Operator):
         "aten.embedding": Dims("weight[v e], indices[...] -> y[... e]", ("weight",)),
     }
 
+    def is_torch_call(self, local: Local) -> bool:
+        """Where the table is not cut into rows."""
+        layout = self.layouts[0]
+        assert layout is not None
+        return not layout.axes_of(0)
+
     def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
         """By torch where the table is not cut into rows."""
+        if self.is_torch_call(local):
+            super().compute(inputs, outputs, local)
+            return
         weight, ids = inputs
         layout = self.layouts[0]
         assert layout is not None
-        if not layout.axes_of(0):
-            super().compute(inputs, outputs, local)
-            return
         rows = masked_rows(weight, ids.reshape(-1), layout, 0, local.coord)
         outputs[:] = [rows.view(*ids.shape, weight.shape[1])]
 

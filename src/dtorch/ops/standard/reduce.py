@@ -54,14 +54,18 @@ class Reduce(Operator):
         )
         return exact and source != torch.bool and self.name in ("aten.sum", "aten.mean")
 
-    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
-        """torch's own, except for a mean of which this device holds a share."""
+    def is_torch_call(self, local: Local) -> bool:
+        """Unless it is a mean of which this device holds a share."""
         layout = self.layouts[0]
         assert layout is not None
-        if self.name == "aten.mean" and any(layout.axes_of(dim) for dim in self.summed):
-            outputs[:] = [self._share(inputs[0])]
-        else:
+        return self.name != "aten.mean" or not any(layout.axes_of(dim) for dim in self.summed)
+
+    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
+        """torch's own, except for a mean of which this device holds a share."""
+        if self.is_torch_call(local):
             super().compute(inputs, outputs, local)
+        else:
+            outputs[:] = [self._share(inputs[0])]
 
     def _share(self, x: torch.Tensor) -> torch.Tensor:
         dtype = self.arguments.get("dtype") or x.dtype

@@ -149,9 +149,15 @@ class SdpaBase(Composed, abstract=True):
         mask.masked_fill_(columns > rows, float("-inf"))
         return self.localized(coord, is_causal=False, attn_mask=mask)
 
+    def is_torch_call(self, local: Local) -> bool:
+        """Unless a shard is empty."""
+        return all(
+            x is None or x.ndim < 3 or x.local_numel(local.coord) for x in self.layouts[: len(self.inputs)]
+        )
+
     def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
         """torch's own; nothing where a shard is empty, which kernels do not take."""
-        if all(x is None or x.numel() or x.ndim < 3 for x in inputs):
+        if self.is_torch_call(local):
             super().compute(inputs, outputs, local)
             return
         outputs[:] = [

@@ -140,8 +140,8 @@ def made() -> list[Table]:
         Table(
             "conv.py",
             call(conv, r(4, 3, 7, 5), r(2, 3, 3, 2), r(2), [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
-            "x[n i h v], w[o i k l], b[o] -> y[n o p q]",
-            {},
+            "x[n i h v], w[o i k l], b[o] -> y[n o h v]",
+            {"s": "h v"},
             ("groups",),
         ),
         Table(
@@ -151,21 +151,21 @@ def made() -> list[Table]:
                 *(r(4, 2, 5, 4), r(4, 3, 7, 5), r(2, 3, 3, 2), [2]),
                 *([1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True]),
             ),
-            "dy[n o p q], x[n i h v], w[o i k l] -> dx[n i h v], dw[o i k l], db[o]",
-            {},
+            "dy[n o h v], x[n i h v], w[o i k l] -> dx[n i h v], dw[o i k l], db[o]",
+            {"s": "h v"},
             ("groups",),
         ),
         Table(
             "pooling.py",
             call(aten.avg_pool2d.default, r(4, 3, 5, 6), [2, 2]),
-            "x[n c h v] -> y[n c p q]",
-            {"d": "n c"},
+            "x[n c h v] -> y[n c h v]",
+            {"d": "n c", "s": "h v"},
         ),
         Table(
             "pooling.py",
             call(aten._adaptive_avg_pool2d_backward.default, r(4, 3, 1, 2), r(4, 3, 5, 6)),
-            "dy[n c p q], x[n c h v] -> dx[n c h v]",
-            {"d": "n c"},
+            "dy[n c h v], x[n c h v] -> dx[n c h v]",
+            {"d": "n c", "s": "h v"},
         ),
         Table(
             "interpolate.py",

@@ -86,8 +86,8 @@ class Communication(NamedTuple):
     """One exchange between devices.
 
     Attributes:
-        kind: all_reduce, all_gather, reduce_scatter, all_to_all, exchange, transfer, statistics, or get (a
-            value read, received by the first device).
+        kind: all_reduce, all_gather, reduce_scatter, all_to_all, exchange, transfer, get (a value read,
+            received by the first device), or within an operator statistics or halo.
         axes: names (or numbers) of the mesh axes, joined by "+".
         implicit: whether dtorch chose it.
         cause: type of the operator that needed it, or "" where the user asked.
@@ -325,11 +325,11 @@ def communication_of(node: Node) -> Communication | None:
         return Communication("get", "", False, "", received, node.in_backward) if received else None
     if operator.inner is not None:
         return _together(operator.inner.communications(), node.in_backward)
-    sent = operator.statistics_bytes()
+    sent = sum(operator.received_bytes())
     if not sent:
         return None
-    axes = _axis_names(operator, operator.statistics_axes())
-    return Communication("statistics", axes, False, operator.type, sent, node.in_backward)
+    axes = _axis_names(operator, operator.sending_axes())
+    return Communication(operator.sends, axes, False, operator.type, sent, node.in_backward)
 
 
 def _together(sent: Sequence[Communication], in_backward: bool) -> Communication | None:

@@ -17,6 +17,7 @@ from itertools import islice, product
 from typing import NamedTuple
 
 from dtorch.layout import Layout
+from dtorch.layout.factors import factors_axes
 from dtorch.op.signature import PlacementSignature, Role, Row
 
 MAX_COMBINATIONS = 256
@@ -213,7 +214,9 @@ def _layout(
         if role == "P":
             partial.append(axis)
         elif isinstance(role, int):
-            dims[role] = cut[signature.groups[side, i, role]]
+            factors = cut[signature.groups[side, i, role]]
+            scaled = (side, i, role) in signature.scaled
+            dims[role] = ((shape[role], factors_axes(factors)),) if scaled else factors
     return Layout.of(mesh_shape, tuple(dims), tuple(partial))
 
 

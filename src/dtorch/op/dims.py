@@ -4,9 +4,10 @@
 
 A name on both sides may be cut wherever it is held; a name missing on the right is contracted, so cutting it
 leaves a pending sum. Marks: `d!` the kernel needs all of d; `d~` it needs only statistics over d and combines
-them itself, so outputs without d come out whole; `...` are leading dims, right-aligned and broadcast; `b[n]?`
-is an input that may be absent. Two things are said beside the line: `linear`, the groups of inputs in which
-the result is jointly linear, and `flops`, a sum of products of sizes.
+them itself, so outputs without d come out whole; `d'` is d at another scale, cut where d is, into chunks of
+its own size, and the kernel fetches what it lacks (windows, halos); `...` are leading dims, right-aligned and
+broadcast; `b[n]?` is an input that may be absent. Two things are said beside the line: `linear`, the groups
+of inputs in which the result is jointly linear, and `flops`, a sum of products of sizes.
 
 `Rule` is the notation made concrete for given ranks; operators whose dims depend on parameters build one
 directly.
@@ -22,7 +23,7 @@ from math import prod
 from typing import NamedTuple
 
 from dtorch.errors import PlacementError, ShapeError
-from dtorch.op.signature import PlacementSignature, Role, Row
+from dtorch.op.signature import Place, PlacementSignature, Role, Row
 
 UNCUT = ""
 """Name of a dim that no axis may cut: broadcast from size 1, or without meaning of its own."""
@@ -69,40 +70,52 @@ class Rule:
     def signature(self) -> PlacementSignature:
         """The table of legal placements on one mesh axis."""
         rows = [self._row("R")]
-        names = dict.fromkeys(n for dims in self.inputs if dims for n in dims)
+        names = dict.fromkeys(unscaled(n) for dims in self.inputs if dims for n in dims)
         for name in names:
             if name and name not in self.whole and self._cuttable(name):
                 rows.append(self._cut(name))
         for group in self.linear:
             if all(self.inputs[i] is not None for i in group):
                 rows.append(self._row("P", group))
-        return PlacementSignature(len(self.inputs), len(self.outputs), rows)
+        return PlacementSignature(len(self.inputs), len(self.outputs), rows, self._scaled())
 
     def _cuttable(self, name: str) -> bool:
-        return all(dims is None or dims.count(name) < 2 for dims in (*self.inputs, *self.outputs))
+        return all(
+            dims is None or list(map(unscaled, dims)).count(name) < 2
+            for dims in (*self.inputs, *self.outputs)
+        )
+
+    def _scaled(self) -> frozenset[Place]:
+        sides = (("in", self.inputs), ("out", self.outputs))
+        places = {
+            (side, i, d): name
+            for side, tensors in sides
+            for i, dims in enumerate(tensors)
+            for d, name in enumerate(dims or ())
+        }
+        scaled = {unscaled(name) for name in places.values() if name != unscaled(name)}
+        return frozenset(place for place, name in places.items() if unscaled(name) in scaled)
 
     def _cut(self, name: str) -> Row:
         in_every_group = frozenset.intersection(*self.linear) if self.linear else frozenset()
-        contracted = all(name not in dims for dims in self.outputs) and name not in self.stats
+        contracted = all(_dim_of(name, dims) is None for dims in self.outputs) and name not in self.stats
         inputs: list[Role] = []
         for i, dims in enumerate(self.inputs):
-            if dims is None:
-                inputs.append(None)
-            elif name in dims:
-                inputs.append(dims.index(name))
+            held = None if dims is None else _dim_of(name, dims)
+            if dims is None or held is not None:
+                inputs.append(held)
             else:
                 pending = i in in_every_group and self._sums(name)
                 inputs.append("P" if pending else "R")
         outputs: list[Role] = []
         for dims in self.outputs:
-            if name in dims:
-                outputs.append(dims.index(name))
-            else:
-                outputs.append("R" if name in self.stats and not contracted else "P")
+            whole = "R" if name in self.stats and not contracted else "P"
+            kept = _dim_of(name, dims)
+            outputs.append(whole if kept is None else kept)
         return Row(tuple(inputs), tuple(outputs))
 
     def _sums(self, name: str) -> bool:
-        return name not in self.stats and any(name not in dims for dims in self.outputs)
+        return name not in self.stats and any(_dim_of(name, dims) is None for dims in self.outputs)
 
     def _row(self, role: str, group: frozenset[int] = frozenset()) -> Row:
         inputs = tuple(None if d is None else ("P" if i in group else "R") for i, d in enumerate(self.inputs))
@@ -113,6 +126,16 @@ class Rule:
         if self.flops is None:
             return None
         return evaluate(self.flops, self.sizes if sizes is None else sizes)
+
+
+def unscaled(name: str) -> str:
+    """The name that `d'` is another scale of."""
+    return name.removesuffix("'")
+
+
+def _dim_of(name: str, dims: Names) -> int | None:
+    """Where a dim, or another scale of it, stands among the names of a tensor."""
+    return next((d for d, held in enumerate(dims) if unscaled(held) == name), None)
 
 
 def evaluate(formula: str, sizes: dict[str, int]) -> int:

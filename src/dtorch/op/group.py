@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dtorch.layout import Layout, coordinates
+from dtorch.redistribute import dim_order
+from dtorch.redistribute.copying import make
+from dtorch.redistribute.fetching import Block, block_at
+from dtorch.redistribute.local_work import LocalWork
+
 if TYPE_CHECKING:
     from dtorch.op.operator import Local
 
@@ -75,3 +81,31 @@ class Group:
             for i in ring:
                 results[i] = torch.cat([values[j].to(values[i].device) for j in ring], dim)
         return results
+
+    def fetch(
+        self, values: Sequence[torch.Tensor], layout: Layout, blocks: Sequence[Block], fill: float = 0
+    ) -> list[torch.Tensor]:
+        """Give every device the block of a tensor that it asks for, whoever holds it.
+
+        Args:
+            values: each device's part of the tensor.
+            layout: of the tensor; pending sums stay pending.
+            blocks: what each device asks for; may stick out beyond the ends of the tensor.
+            fill: what stands beyond the ends.
+
+        Returns:
+            A tensor per device, compact, in the parts' order of dims; the part itself where it is the block.
+        """
+        position = {coord: i for i, coord in enumerate(coordinates(layout.mesh_shape))}
+        parts = {position[coord]: value for coord, value in zip(self.coords, values, strict=True)}
+        order = dim_order(max(values, key=torch.Tensor.numel))
+        found = []
+        with LocalWork():
+            for coord, mine, block in zip(self.coords, values, blocks, strict=True):
+                result = block_at(layout, block, coord)
+                sources = [copy.sources for copy in result.copies]
+                if sources == [(position[coord],)] and result.shape == mine.shape and result.full:
+                    found.append(mine)
+                else:
+                    found.append(make(result, parts, order, mine.dtype, mine.device, fill))
+        return found

@@ -244,7 +244,7 @@ class Operator(Priced):
         rows = [
             row for row in signature.rows if all(row.inputs[i] == row.outputs[n] for n, i in written.items())
         ]
-        return PlacementSignature(signature.n_inputs, signature.n_outputs, rows)
+        return signature.with_rows(rows)
 
     def place(
         self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
@@ -27,9 +27,16 @@ Coord = tuple[int, ...]
 
 _NOWHERE = DeviceMesh("cpu")
 
+STATISTICS, HALO = "statistics", "halo"
+WITHIN = frozenset({STATISTICS, HALO})
+"""Kinds of communication that are part of an operator, while it computes."""
+
 
 class Priced(Called):
     """Base of `Operator` with its prices; asked after `infer()`, reads the operands, never infers again."""
+
+    sends: ClassVar[str] = STATISTICS
+    """Which of `WITHIN` the kernel makes devices send."""
 
     outputs: tuple[Operand | None, ...]
     output_metas: tuple[OutputMeta | None, ...]
@@ -92,6 +99,10 @@ class Priced(Called):
                 if name in rule.stats and x is not None:
                     found.update(dict.fromkeys(x.layout.axes_of(dim)))
         return tuple(sorted(found))
+
+    def sending_axes(self) -> tuple[int, ...]:
+        """Mesh axes over which the kernel makes devices send."""
+        return self.statistics_axes()
 
     def statistics_bytes(self) -> int:
         """Bytes received by all devices together for statistics that the kernel combines itself."""

@@ -53,15 +53,32 @@ def role_text(role: Role) -> str:
     return f"S({role})" if isinstance(role, int) else role
 
 
+Place = tuple[str, int, int]
+"""A dim of an operand: ("in" or "out", number of the operand, dim)."""
+
+
 class PlacementSignature:
-    """The table of legal rows of one operator; all-Replicate is always among them."""
+    """The table of legal rows of one operator; all-Replicate is always among them.
 
-    __slots__ = ("__dict__", "n_inputs", "n_outputs", "rows")
+    Attributes:
+        n_inputs, n_outputs: numbers of operands.
+        rows: the rules.
+        scaled: dims that are cut together though their sizes differ, each in chunks of its own size.
+    """
 
-    def __init__(self, n_inputs: int, n_outputs: int, rows: Iterable[Row]) -> None:
+    __slots__ = ("__dict__", "n_inputs", "n_outputs", "rows", "scaled")
+
+    def __init__(
+        self, n_inputs: int, n_outputs: int, rows: Iterable[Row], scaled: frozenset[Place] = frozenset()
+    ) -> None:
         self.n_inputs = n_inputs
         self.n_outputs = n_outputs
         self.rows = tuple(dict.fromkeys(rows))
+        self.scaled = scaled
+
+    def with_rows(self, rows: Iterable[Row]) -> PlacementSignature:
+        """Other rows of the same operands."""
+        return PlacementSignature(self.n_inputs, self.n_outputs, rows, self.scaled)
 
     @staticmethod
     def builder(n_inputs: int, n_outputs: int) -> SignatureBuilder:
@@ -104,14 +121,14 @@ class PlacementSignature:
         return found
 
     @cached_property
-    def groups(self) -> dict[tuple[str, int, int], int]:
-        """Which tensor dims are cut together: (side, operand, dim) -> group number.
+    def groups(self) -> dict[Place, int]:
+        """Which tensor dims are cut together, by group number.
 
         Dims that one row cuts at once are the same dim of the mathematics, so they must be cut alike.
         """
-        parent: dict[tuple[str, int, int], tuple[str, int, int]] = {}
+        parent: dict[Place, Place] = {}
 
-        def root(node: tuple[str, int, int]) -> tuple[str, int, int]:
+        def root(node: Place) -> Place:
             while parent.setdefault(node, node) != node:
                 node = parent[node]
             return node
@@ -121,7 +138,7 @@ class PlacementSignature:
             nodes += [("out", i, r) for i, r in enumerate(row.outputs) if isinstance(r, int)]
             for node in nodes:
                 parent[root(node)] = root(nodes[0])
-        numbers: dict[tuple[str, int, int], int] = {}
+        numbers: dict[Place, int] = {}
         return {node: numbers.setdefault(root(node), len(numbers)) for node in parent}
 
     def __str__(self) -> str:

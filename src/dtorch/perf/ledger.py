@@ -163,4 +163,4 @@ def _arithmetic(specs: Sequence[Spec]) -> torch.dtype:
 def _axes(node: Node) -> tuple[int, ...]:
     """Mesh axes over which a node sends; none for another mesh, or the host."""
     operator = node.operator
-    return operator.axes if isinstance(operator, Convert) else operator.statistics_axes()
+    return operator.axes if isinstance(operator, Convert) else operator.sending_axes()

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from dtorch.errors import DeviceError
 from dtorch.mesh import DeviceMesh
+from dtorch.op.priced import WITHIN
 from dtorch.perf.calibration import Calibration, describe
 from dtorch.perf.device import CALIBRATED, Device, Link, calibration_path
 from dtorch.perf.ledger import Entry
@@ -112,7 +113,7 @@ class Timed(NamedTuple):
 def channels(entry: Entry, roof: Roof, mesh: DeviceMesh, cold: float = 0.0) -> dict[str, float]:
     """Seconds of each channel of an entry; none for one that launches nothing.
 
-    A conversion only communicates; an operator that combines statistics of its shards has all channels.
+    A conversion only communicates; an operator that combines statistics, or fetches a halo, has all channels.
 
     Args:
         entry, roof, mesh: which call, on what.
@@ -136,7 +137,7 @@ def channels(entry: Entry, roof: Roof, mesh: DeviceMesh, cold: float = 0.0) -> d
 
 
 def _only_sends(entry: Entry) -> bool:
-    return entry.communication is not None and entry.communication.kind != "statistics"
+    return entry.communication is not None and entry.communication.kind not in WITHIN
 
 
 def _measured(entry: Entry, machine: Calibration, cold: float) -> dict[str, float]:
@@ -209,7 +210,7 @@ def schedule(entries: Iterable[Entry], roof: Roof, mesh: DeviceMesh) -> list[Tim
         each = channels(entry, roof, mesh, caches.cold_share(entry))
         stream = "communicate" if _only_sends(entry) else "compute"
         bound = max(each, key=lambda name: each[name]) if each else None
-        sent = each.pop("communication", 0.0)  # statistics are waited for
+        sent = each.pop("communication", 0.0)  # what an operator itself sends is waited for
         time = sent + max(each.values(), default=0.0)
         touched = (*entry.reads, *entry.writes)
         start = max([free[stream], *(ready.get(number, 0.0) for number in touched)])

@@ -10,7 +10,7 @@ sum does not depend on how the result is cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -85,7 +85,7 @@ class Copy(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One part of the destination: its shape, disjoint boxes, whether these are all of it (else zeros)."""
+    """One part of the destination: its shape, disjoint boxes, and whether these are all of it."""
 
     shape: tuple[int, ...]
     copies: tuple[Copy, ...]
@@ -203,23 +203,25 @@ def _view(
 
 def make(
     result: Result,
-    parts: Sequence[torch.Tensor],
+    parts: Sequence[torch.Tensor] | Mapping[int, torch.Tensor],
     order: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
+    fill: float = 0,
 ) -> torch.Tensor:
     """A fresh compact tensor with the value of `result`.
 
     Args:
         result: what to make.
-        parts: the source's parts, in mesh order.
+        parts: the source's parts, by position.
         order: dims of the result from the one with the largest stride to the one with the smallest.
         dtype: of the parts.
         device: where the result is to live.
+        fill: what stands where no box is.
     """
     out = torch.empty_permuted(result.shape, order, dtype=dtype, device=device)
     if not result.full:
-        out.zero_()
+        out.fill_(fill)
     for copy in result.copies:
         target = copy.dst.of(out)
         addends = [copy.src.of(parts[source]) for source in copy.sources]

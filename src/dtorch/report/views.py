@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dtorch.op.priced import WITHIN
+
 Data = Mapping[str, Any]
 Entry = Mapping[str, Any]
 
@@ -230,7 +232,7 @@ class Exchange:
     Attributes:
         kind, axes: such as all_reduce over "tp".
         chosen: "implicit" (by dtorch), "asked for", or "of the operator" (statistics of
-            softmax and the like).
+            softmax and the like, halos).
         cause: kind of the operator that needed it, "" where the user or a gradient asked.
         times, bytes, time: number, bytes received and seconds of the device that receives most.
     """
@@ -246,7 +248,7 @@ class Exchange:
 
 def exchange_key(kind: str, axes: str, implicit: bool, cause: str | None) -> tuple[str, str, str, str]:
     """What tells exchanges apart, in words: kind, axes, who chose it, what it was for."""
-    asked = "of the operator" if kind == "statistics" else "asked for"
+    asked = "of the operator" if kind in WITHIN else "asked for"
     return kind, axes, "implicit" if implicit else asked, cause or "gradient or user"
 
 

@@ -39,7 +39,7 @@ class Batched(PendingRows, abstract=True):
             Row(row.inputs, tuple("R" if e else role for e, role in zip(empty, row.outputs, strict=True)))
             for row in found.rows
         ]
-        return PlacementSignature(found.n_inputs, found.n_outputs, rows)
+        return found.with_rows(rows)
 
     def is_torch_call(self, local: Local) -> bool:
         """Unless a shard has no members."""

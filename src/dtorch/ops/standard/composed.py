@@ -30,6 +30,18 @@ class Composed(PendingRows, abstract=True):
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
         """What the dims of inputs and outputs are composed of."""
 
+    def named_inputs(self, known: Mapping[str, Nested]) -> list[Nested | None]:
+        """The same for the inputs in their order, from what it is for arguments by name."""
+        found: list[Nested | None] = [None] * len(self.inputs)
+        for name, nested in known.items():
+            if (slot := self.slot(name)) is not None:
+                found[slot] = nested
+        return found
+
+    def nested_gradients(self, *wanted: Nested) -> list[Nested]:
+        """The same for the outputs of a backward; those not asked for have no dims."""
+        return [dims if meta is not None else () for dims, meta in zip(wanted, self.metas, strict=True)]
+
     @abstractmethod
     def sizes(self) -> dict[str, int]:
         """Size of every name."""
@@ -69,7 +81,7 @@ class Composed(PendingRows, abstract=True):
         rule = self.cached_rule
         assert rule is not None
         found = rule.signature()
-        return PlacementSignature(found.n_inputs, found.n_outputs, [*found.rows, *self.pending_rows()])
+        return found.with_rows([*found.rows, *self.pending_rows()])
 
     def get_placement_signature(self) -> PlacementSignature:
         """Legal rows as a user sees them, of the tensors as they are."""

@@ -18,14 +18,16 @@ Placements  on one mesh axis; with groups i and o are cut within every group, g 
     R       P       P       P               R       P       R       R       P       R
                                             R       R       P       P       R       R
                                             R       P       P       P       P       R
+    S(s)    R       R       S(s)            S(s)    S(s)    R       S(s)    P       P
     S(g)    S(g)    S(g)    S(g)            S(g)    S(g)    S(g)    S(g)    S(g)    S(g)    groups
 
-Space stays whole, but for a dim along which the kernel has one element, stride 1 and no padding: as n.
+Where space is cut, y has chunks of its own size, and each device fetches the halo that its places read.
+Price       the halo: forward rows of x, backward rows of dy for dx, of x for dw (transposed: of dy for both)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -34,15 +36,21 @@ from torch._prims_common import suggest_memory_format
 
 from dtorch.op.call import OutputMeta, meta_of
 from dtorch.op.dims import Names
+from dtorch.op.group import Group
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Local
 from dtorch.op.param import TorchCall
 from dtorch.op.signature import PlacementSignature, Row
 from dtorch.ops.standard.composed import Composed, Nested
+from dtorch.ops.standard.windows import Fetch, Window, Windowed, cropped, of, read_by, reads
+
+aten = torch.ops.aten
 
 
-class ConvBase(Composed, abstract=True):
+class ConvBase(Composed, Windowed, abstract=True):
     """What forward and backward share."""
+
+    elements = "input"
 
     @property
     def transposed(self) -> bool:
@@ -57,13 +65,20 @@ class ConvBase(Composed, abstract=True):
     @cached_property
     def space_out(self) -> Names:
         """Spatial names of y; those of x where every place is a convolution of its own."""
-        return tuple(s if self._is_pointwise(d) else f"t{d}" for d, s in enumerate(self.space))
-
-    def _is_pointwise(self, dim: int) -> bool:
-        stride, padding, more = (
-            _of(self.arguments[name], dim) for name in ("stride", "padding", "output_padding")
+        more = self.arguments["output_padding"]
+        return tuple(
+            s if window.extent == window.stride == 1 and not window.padding and not of(more, d) else f"{s}'"
+            for d, (s, window) in enumerate(zip(self.space, self.windows, strict=True))
         )
-        return self.shape("weight")[2 + dim] == 1 and stride == 1 and padding == 0 and more == 0
+
+    @cached_property
+    def windows(self) -> Sequence[Window]:
+        """Of places of y over elements of x; transposed the other way round."""
+        given = [self.arguments[name] for name in ("stride", "padding", "dilation")]
+        return [
+            Window(kernel, *(of(values, d) for values in given))
+            for d, kernel in enumerate(self.shape("weight")[2:])
+        ]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Global shape of an input that is never absent."""
@@ -98,20 +113,9 @@ class ConvBase(Composed, abstract=True):
         x: Nested = (("n",), i, *((s,) for s in self.space))
         return {"input": x, "weight": w, "bias": (o,), "grad_output": y, "y": y}
 
-    def nested_inputs(self) -> list[Nested | None]:
-        """The same for the inputs in their order."""
-        known = self.known()
-        found: list[Nested | None] = [None] * len(self.inputs)
-        for name in ("input", "weight", "bias", "grad_output"):
-            if name in self.schema.names and (slot := self.slot(name)) is not None:
-                found[slot] = known[name]
-        return found
-
     def whole(self) -> frozenset[str]:
-        """Space and kernel, but for places that no other reaches."""
-        kernel = {f"k{d}" for d in range(len(self.space))}
-        moved = {n for s, t in zip(self.space, self.space_out, strict=True) if s != t for n in (s, t)}
-        return frozenset(kernel | moved)
+        """The kernel."""
+        return frozenset(f"k{d}" for d in range(len(self.space)))
 
     def local_param(self, coord: tuple[int, ...]) -> TorchCall:
         """With the groups that the device holds."""
@@ -125,6 +129,47 @@ class ConvBase(Composed, abstract=True):
         kernel = [f"k{d}" for d in range(len(self.space))]
         return " ".join([str(2 * times), "n g o i", *places, *kernel])
 
+    def convolve(
+        self,
+        source: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        made: Operand,
+        coord: tuple[int, ...],
+        transposed: bool,
+    ) -> torch.Tensor:
+        """What a device holds of a convolution, from the block of the source that `asked` gives it.
+
+        Args:
+            source: [n c block...], of cut space what the device's places read, with all padding.
+            weight, bias: local; of no products the sum is the bias alone, which torch refuses to say.
+            made: the result.
+            coord: of the device.
+            transposed: whether the places are those of the source.
+        """
+        shape = made.layout.local_shape(coord)
+        if not (source.numel() and weight.numel()):
+            nothing = source.new_zeros(shape)
+            return nothing if bias is None else nothing + bias.view(-1, *[1] * len(self.space))
+        starts, paddings, beyond = [], [], []
+        for d, window in enumerate(self.windows):
+            start, padding = 0, window.padding
+            if d in self.cut_space:
+                padding, first = 0, self.held(made, d, coord)
+                start = first[0] - window.reads(window.read_by(first))[0] if transposed else 0
+            end = (source.shape[2 + d] - 1) * window.stride + window.extent - 2 * padding
+            starts.append(start)
+            paddings.append(padding)
+            beyond.append(max(0, start + shape[2 + d] - end) if transposed else 0)
+        strides, dilations = [w.stride for w in self.windows], [w.dilation for w in self.windows]
+        groups = max(1, self.local_sizes(coord)["g"])
+        found = aten.convolution.default(
+            source, weight, bias, strides, paddings, dilations, transposed, beyond, groups
+        )
+        for d, start in enumerate(starts):
+            found = cropped(found, 2 + d, start, shape[2 + d])
+        return found
+
 
 class Conv(ConvBase):
     """Forward."""
@@ -134,7 +179,8 @@ class Conv(ConvBase):
 
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
         """By the arguments."""
-        return self.nested_inputs(), [self.known()["y"]]
+        known = self.known()
+        return self.named_inputs(known), [known["y"]]
 
     def infer_output_meta_info(self) -> list[OutputMeta | None]:
         """torch's, less what its kernels for the CPU do otherwise: y has channels last where x or w has."""
@@ -165,17 +211,30 @@ class Conv(ConvBase):
         return self.localized(coord, groups=max(1, self.local_sizes(coord)["g"]))
 
     def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
-        """torch's own, which refuses a shard that holds nothing: of no products the sum is the bias alone."""
+        """torch's own, but for a shard that holds nothing."""
         present = [x for x in inputs if x is not None]
         if all(x.numel() for x in present) or 0 in self.shape("input"):
             super().compute(inputs, outputs, local)
-            return
-        y, slot = self.outputs[0], self.slot("bias")
+        else:
+            outputs[:] = [self._part(inputs, inputs[self.slot("input")], local.coord)]  # type: ignore[index]
+
+    def asked(self) -> Iterable[Fetch]:
+        """Of x what the device's part of y reads."""
+        step = read_by if self.transposed else reads
+        return [self.fetch_of(self.slot("input"), self.outputs[0], step)]
+
+    def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
+        """Fetch, then each device for itself."""
+        blocks = self.fetch(inputs, group, self.fetches[0])
+        for mine, out, block, coord in zip(inputs, outputs, blocks, group.coords, strict=True):
+            out[:] = [self._part(mine, block, coord)]
+
+    def _part(self, inputs: Sequence[Any], block: torch.Tensor, coord: tuple[int, ...]) -> torch.Tensor:
+        y, w, bias = self.outputs[0], self.slot("weight"), self.slot("bias")
         assert y is not None
-        nothing = inputs[0].new_zeros(y.layout.local_shape(local.coord))
-        if slot is not None:
-            nothing += inputs[slot].view(-1, *[1] * len(self.space))
-        outputs[:] = [nothing]
+        assert w is not None
+        b = None if bias is None else inputs[bias]
+        return self.convolve(block, inputs[w], b, y, coord, self.transposed)
 
 
 class ConvBackward(ConvBase):
@@ -192,9 +251,7 @@ class ConvBackward(ConvBase):
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
         """By the arguments."""
         known = self.known()
-        wanted = [known["input"], known["weight"], known["bias"]]
-        outputs = [n if m is not None else () for n, m in zip(wanted, self.metas, strict=True)]
-        return self.nested_inputs(), outputs
+        return self.named_inputs(known), self.nested_gradients(known["input"], known["weight"], known["bias"])
 
     def linear(self) -> tuple[frozenset[int], ...]:
         """In the gradient that comes in."""
@@ -221,7 +278,7 @@ class ConvBackward(ConvBase):
             else row
             for row in found.rows
         ]
-        return PlacementSignature(found.n_inputs, found.n_outputs, rows)
+        return found.with_rows(rows)
 
     def formula(self) -> str:
         """A product for each of dx and dw."""
@@ -250,12 +307,62 @@ class ConvBackward(ConvBase):
             for i, y in enumerate(self.outputs)
         ]
 
+    @cached_property
+    def for_dx(self) -> Fetch:
+        """Of dy what reads the device's part of x; transposed, what that part reads."""
+        step = reads if self.transposed else read_by
+        return self.fetch_of(self.slot("grad_output"), self.inputs[self.slot("input")], step)  # type: ignore[index]
+
+    @cached_property
+    def for_dw(self) -> Fetch:
+        """What the device's own places read: of x, transposed of dy."""
+        elements, places = ("grad_output", "input") if self.transposed else ("input", "grad_output")
+        return self.fetch_of(self.slot(elements), self.inputs[self.slot(places)], reads)  # type: ignore[index]
+
+    def asked(self) -> Iterable[Fetch]:
+        """For the gradients that are wanted."""
+        wanted = [self.for_dx, self.for_dw]
+        return [fetch for fetch, y in zip(wanted, self.outputs, strict=False) if y is not None]
+
+    def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
+        """Fetch, then each device for itself; dw and db are sums over the devices that cut space."""
+        fetched = {asked: self.fetch(inputs, group, asked) for asked in self.fetches}
+        dx, dw, db = self.outputs
+        for i, (mine, out, coord) in enumerate(zip(inputs, outputs, group.coords, strict=True)):
+            dy, w = mine[self.slot("grad_output")], mine[self.slot("weight")]  # type: ignore[index]
+            out[:] = [None, None, None]
+            if dx is not None:
+                out[0] = self.convolve(fetched[self.for_dx][i], w, None, dx, coord, not self.transposed)
+            if dw is not None:
+                out[1] = self._weight_gradient(mine, fetched[self.for_dw][i], dw, coord)
+            if db is not None:
+                out[2] = dy.sum((0, *range(2, dy.ndim)))
+
+    def _weight_gradient(
+        self, inputs: Sequence[Any], block: torch.Tensor, dw: Operand, coord: tuple[int, ...]
+    ) -> torch.Tensor:
+        """Of the device's own places, which read a block that is theirs alone, with all padding."""
+        given = list(inputs)
+        given[self.for_dw.slot] = block
+        dy, x, w = (given[self.slot(name)] for name in ("grad_output", "input", "weight"))  # type: ignore[index]
+        if not (dy.numel() and x.numel() and w.numel()):
+            return dy.new_zeros(dw.layout.local_shape(coord))
+        more = self.arguments["output_padding"]
+        return aten.convolution_backward.default(
+            dy,
+            x,
+            w,
+            None,
+            [window.stride for window in self.windows],
+            [0 if d in self.cut_space else window.padding for d, window in enumerate(self.windows)],
+            [window.dilation for window in self.windows],
+            self.transposed,
+            [0 if d in self.cut_space else of(more, d) for d in range(len(self.windows))],
+            max(1, self.local_sizes(coord)["g"]),
+            [False, True, False],
+        )[1]
+
 
 def _format(operand: Operand) -> torch.memory_format:
     spec = operand.spec
     return suggest_memory_format(torch.empty_strided(spec.shape, spec.stride, device="meta"))
-
-
-def _of(values: Sequence[int], dim: int) -> int:
-    """A parameter that is given once for all dims, or for each."""
-    return values[dim] if len(values) > 1 else values[0]

@@ -69,14 +69,6 @@ class GroupNormBase(Composed, Statistics, abstract=True):
             "bias": (("g", "c"),),
         }
 
-    def nested_inputs(self) -> list[Nested | None]:
-        """The same for the inputs in their order."""
-        found: list[Nested | None] = [None] * len(self.inputs)
-        for name, nested in self.known().items():
-            if (slot := self.slot(name)) is not None:
-                found[slot] = nested
-        return found
-
     def whole(self) -> frozenset[str]:
         """Channels within a group; a single group is all of the channels."""
         return frozenset({"c"} if self.arguments["group"] > 1 else {"c", "g"})
@@ -144,7 +136,7 @@ class GroupNorm(GroupNormBase):
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
         """By the arguments."""
         known = self.known()
-        return self.nested_inputs(), [known["input"], known["mean"], known["rstd"]]
+        return self.named_inputs(known), [known["input"], known["mean"], known["rstd"]]
 
     def infer_output_meta_info(self) -> list[OutputMeta | None]:
         """torch's, less what its kernels for the CPU do otherwise."""
@@ -185,9 +177,7 @@ class GroupNormBackward(GroupNormBase):
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
         """By the arguments."""
         known = self.known()
-        wanted = [known["input"], known["weight"], known["bias"]]
-        outputs = [n if m is not None else () for n, m in zip(wanted, self.metas, strict=True)]
-        return self.nested_inputs(), outputs
+        return self.named_inputs(known), self.nested_gradients(known["input"], known["weight"], known["bias"])
 
     def linear(self) -> tuple[frozenset[int], ...]:
         """In the gradient that comes in."""

@@ -19,7 +19,7 @@ class PendingRows(Operator, abstract=True):
     def get_placement_signature(self) -> PlacementSignature:
         """The rows of `rule()`, and `pending_rows()`."""
         found = super().get_placement_signature()
-        return PlacementSignature(found.n_inputs, found.n_outputs, [*found.rows, *self.pending_rows()])
+        return found.with_rows([*found.rows, *self.pending_rows()])
 
     def pending(self, *names: str, outputs: str) -> Row:
         """The row where these arguments, if present, and the outputs marked P are pending, the rest whole."""

@@ -58,6 +58,7 @@ def _count(record: Record, outcome: Outcome, form: str, where: str) -> None:
     record.cases[form] += 1
     record.backwards += outcome.has_backward
     record.sent.update(kind for kind, sent in outcome.sent.items() if sent)
+    record.sent_bytes.update(outcome.sent)
     if refusal and refusal.form in ("", form) and refusal.text in f"{outcome.forward} {outcome.backward}":
         record.listed += 1
         return

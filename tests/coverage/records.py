@@ -30,6 +30,7 @@ class Record:
         whole: of these, those whose outputs are all whole.
         missed: of these, those that could have stayed cut.
         sent: kind of exchange -> cases that needed it.
+        sent_bytes: kind of exchange -> bytes received in all these cases, by all devices together.
         seconds: spent.
     """
 
@@ -46,6 +47,7 @@ class Record:
     whole: int = 0
     missed: int = 0
     sent: Counter[str] = field(default_factory=Counter)
+    sent_bytes: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
     @property
@@ -83,5 +85,6 @@ def _read(lines: Iterable[str]) -> Iterator[Record]:
             values = json.loads(line)
         except ValueError:
             continue  # a run was stopped while it wrote
-        counters = {name: Counter(values[name]) for name in ("reasons", "cases", "failed", "sent")}
+        names = ("reasons", "cases", "failed", "sent", "sent_bytes")
+        counters = {name: Counter(values.get(name, {})) for name in names}
         yield Record(**{**values, **counters})

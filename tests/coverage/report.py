@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from dtorch.report.quantity import quantity
 from tests.coverage.database import CANNOT, ELIGIBILITY, KINDS
 from tests.coverage.records import Record
 
@@ -49,7 +50,8 @@ def page(records: Iterable[Record]) -> str:
         "",
         "Columns: cases tried in each kind of dtype; what differs; of the right cases with a cut tensor,",
         "those with a cut output, and those whose outputs are whole although a trial on the shards finds",
-        "them cut (missed); what was communicated, in how many cases.",
+        "them cut (missed); what was communicated, in how many cases, and the bytes that all devices",
+        "received in these cases together.",
         "",
         "| operator | " + " | ".join(KINDS) + " | differs | stays cut | missed | communicated |",
         "|" + "---|" * (len(KINDS) + 5),
@@ -73,16 +75,21 @@ def _row(name: str, records: Sequence[Record]) -> str:
     kinds = {r.kind: str(r.cases.total()) for r in records}
     failed = sum((r.failed for r in records), Counter())
     cut, whole, missed = (sum(getattr(r, what) for r in records) for what in ("cut", "whole", "missed"))
-    sent = sum((r.sent for r in records), Counter())
+    sent, received = (sum((getattr(r, what) for r in records), Counter()) for what in ("sent", "sent_bytes"))
     cells = [
         f"`{name}`",
         *(kinds.get(kind, "") for kind in KINDS),
         str(failed.total() or ""),
         f"{cut - whole} of {cut}" if cut else "",
         str(missed or ""),
-        ", ".join(f"{kind} {count}" for kind, count in sorted(sent.items())),
+        ", ".join(f"{kind} {count}{_size(received[kind])}" for kind, count in sorted(sent.items())),
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def _size(received: int) -> str:
+    """Bytes in brackets; nothing where a record of an earlier version does not tell."""
+    return f" ({quantity(received, 'B')})" if received else ""
 
 
 def _listed() -> list[str]:

@@ -132,13 +132,25 @@ def test_records_survive_a_stopped_run(tmp_path: Path) -> None:
     assert load(tmp_path) == {("add", "float32"): first, ("add", "bool"): second}
 
 
+def test_records_of_an_earlier_version_tell_no_bytes(tmp_path: Path) -> None:
+    append(
+        tmp_path / "0-of-1.jsonl", Record("add", "float32", cases=Counter(function=3), sent=Counter(get=1))
+    )
+    file = tmp_path / "0-of-1.jsonl"
+    file.write_text(file.read_text().replace(', "sent_bytes": {}', ""))
+    (record,) = load(tmp_path).values()
+    assert "| get 1 |" in report.page([record])
+    assert not record.sent_bytes
+
+
 def test_the_page_names_everything() -> None:
     good = Record("add", "float32", cases=Counter(function=3), cut=2, whole=1, sent=Counter(all_gather=1))
+    good.sent_bytes = Counter(all_gather=1500)
     bad = Record("mul", "float32", cases=Counter(out=1))
     bad.add_fault("forward", "values differ")
     text = report.page([good, bad, Record("empty", "float32", ineligible="uninitialised memory")])
     for line in (
-        "| `add` | 3 |  |  |  |  |  | 1 of 2 |  | all_gather 1 |",
+        "| `add` | 3 |  |  |  |  |  | 1 of 2 |  | all_gather 1 (1.5 kB) |",
         "| `empty` | uninitialised memory |",
         "- `mul` float32: values differ",
     ):

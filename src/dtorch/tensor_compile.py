@@ -21,7 +21,7 @@ from dtorch.tensor import Tensor
 
 NOTICE = (
     "torch.compile: {name} holds distributed tensors and runs uncompiled, with the same results. "
-    "dtorch.optimize(), which is to fuse and replay such programs, is not there yet."
+    "dtorch.capture() replays such a program without its Python, dtorch.optimize() says what is compiled."
 )
 NO_GRAPH = (
     "torch.compile(fullgraph=True): {name} holds distributed tensors, of which torch.compile makes no graph. "

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dtorch.inductor import stored
 from dtorch.inductor.listing import Call, Listing, Meta, Output, Refusal, compute
 
 Function = Callable[[list[Any]], list[Any]]
@@ -274,6 +275,22 @@ def differing(calls: Sequence[Call], compile_listing: Callable[[Listing], Functi
             if found[keys[number]] != "other bits":
                 found[keys[number]] = "same" if same_bits(a, b) else "other bits"
     return found
+
+
+def operators(listing: Listing) -> dict[str, Call]:
+    """Key -> call, of the operators that compute."""
+    return {operator_key(call): call for call in listing.calls if changes_values(call)}
+
+
+def known(listing: Listing, num_threads: int) -> dict[str, str]:
+    """What is on disk about a listing's operators, as `differing` says it."""
+    found = {key: stored.load(stored_name(key, num_threads)) for key in operators(listing)}
+    return {key: answer for key, answer in found.items() if answer is not None}
+
+
+def stored_name(key: str, num_threads: int) -> str:
+    """Under which name the answer for an operator is kept."""
+    return stored.digest("operator", key, num_threads)
 
 
 def refuse_unlike(listing: Listing, table: dict[str, str]) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from dtorch.inductor import stored
+from dtorch.inductor import admission, stored
 from dtorch.inductor.listing import Listing, Refusal
 from dtorch.options import GlobalOption
 
@@ -167,9 +167,9 @@ class _Compiler:
         default = str(dtype)[6:]
         name = stored.digest(listing.inputs, listing.text, mode, num_threads, default)
         if name not in self.known:
-            request = {"listing": listing.to_dict(), "mode": mode, "num_threads": num_threads}
+            request = {"mode": mode, "num_threads": num_threads, "default_dtype": default}
             try:
-                self.known[name] = self._found(name, {**request, "default_dtype": default})
+                self.known[name] = self._found(name, listing, request)
             except (Refusal, Failure) as answer:
                 self.known[name] = answer.with_traceback(None)
         found = self.known[name]
@@ -177,7 +177,7 @@ class _Compiler:
             raise found
         return found
 
-    def _found(self, name: str, request: dict[str, Any]) -> Callable[..., Any]:
+    def _found(self, name: str, listing: Listing, request: dict[str, Any]) -> Callable[..., Any]:
         answer = stored.load(name)
         if answer is not None and "key" in answer:
             code = _load(answer["key"])
@@ -185,7 +185,9 @@ class _Compiler:
                 return code
             answer = None  # Inductor's cache has been emptied
         if answer is None:
-            answer = self.process.ask(request)
+            if request["mode"] == "exact":
+                admission.refuse_unlike(listing, admission.known(listing, request["num_threads"]))
+            answer = self.process.ask({**request, "listing": listing.to_dict()})
             if "failed" not in answer:
                 stored.save(name, answer)
         if "refused" in answer:

@@ -9,6 +9,7 @@ the tensor that owns the storage, and each output is made of it by `as_strided`,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +21,16 @@ _NAMESPACES = ("aten", "prims")
 
 EXPANDED: dict[Any, Callable[..., Any]] = {}
 """Operators of dtorch's own, and the function of torch's operators that is listed in their place."""
+
+
+class _Present(threading.local):
+    """Whether this thread lists a function's calls."""
+
+    listing = False
+
+
+PRESENT = _Present()
+"""Work that is hidden from modes, or handed to other threads, stays visible and here while it is listed."""
 
 
 class Refusal(Exception):
@@ -184,6 +195,7 @@ def list_calls(function: Callable[[list[Any]], Sequence[Any]], inputs: Sequence[
     with fake, torch.no_grad():
         tensors = [meta.empty() for meta in inputs]
         recorder = _Recorder(tensors)
+        PRESENT.listing = True
         try:
             with recorder:
                 outputs = list(function(list(tensors)))
@@ -191,6 +203,8 @@ def list_calls(function: Callable[[list[Any]], Sequence[Any]], inputs: Sequence[
             raise
         except Exception as error:
             raise Refusal(f"it cannot run without values: {type(error).__name__}: {error}") from None
+        finally:
+            PRESENT.listing = False
     return recorder.listing(tuple(inputs), outputs)
 
 
@@ -216,10 +230,11 @@ class _Recorder(TorchDispatchMode):
         if func in EXPANDED:
             with self:
                 return EXPANDED[func](*args, **kwargs)
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if _draws(func, args, kwargs):
             raise Refusal(f"{func} draws random numbers")
         if func.namespace not in _NAMESPACES:
             raise Refusal(f"{func} is no operator of torch's")
+        func, args, kwargs = self._plainer(func, args, kwargs)
         inputs: list[torch.Tensor] = []
         text = ", ".join(
             [_source(value, inputs) for value in args]
@@ -240,6 +255,25 @@ class _Recorder(TorchDispatchMode):
         pointwise = torch.Tag.pointwise in func.tags
         self.calls.append(Call(str(func), text, tuple(names), tuple(outputs), metas, pointwise))
         return result
+
+    def _plainer(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The same call in a form that can be functionalised where views of it are written.
+
+        A view by strides is one of the tensor that owns the storage; a tensor in another order of dims is
+        made with its strides, not as a view of a compact one.
+        """
+        if func is torch.ops.aten.as_strided.default and len(args) > 3:
+            root = self.roots.get(_storage(args[0]))
+            if root is not None and root.dtype == args[0].dtype:
+                args = (root, *args[1:])
+        elif func is torch.ops.aten.empty_permuted.default:
+            size, order = args
+            strides, step = [0] * len(size), 1
+            for dim in reversed(order):
+                strides[dim] = step
+                step *= max(size[dim], 1)
+            func, args = torch.ops.aten.empty_strided.default, (size, strides)
+        return func, args, kwargs
 
     def _name(self, tensor: torch.Tensor, name: str) -> str:
         if id(tensor) in self.names:  # an operator that gives back what it was given
@@ -283,6 +317,14 @@ class _Recorder(TorchDispatchMode):
         offset = int(output.storage_offset()) - int(root.storage_offset())
         mine, theirs = Meta.of(output), Meta.of(root)
         return Output(number, mine.shape, mine.stride, offset, mine == theirs and offset == 0)
+
+
+def _draws(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a call draws random numbers; attention does by its dropout alone."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False))
+    return {**given, **kwargs}.get("dropout_p", 1.0 if "attention" not in str(func) else 0.0) != 0.0
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -107,11 +107,15 @@ class Region:
             compiler.warn(self.name, text)
         self._ended.set()
 
+    def refuse(self, reason: str) -> None:
+        """Never compile it."""
+        self._end("refused", reason)
+        self._ended.set()
+
     def forget(self) -> None:
         """Stay uncompiled: this process was forked from one in which it was under way."""
         self._ended = threading.Event()
-        self._end("refused", "the process was forked while it was compiled")
-        self._ended.set()
+        self.refuse("the process was forked while it was compiled")
 
     def _end(self, state: str, reason: str) -> None:
         self.reason, self.state = reason, state

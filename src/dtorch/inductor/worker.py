@@ -82,17 +82,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def _operators(listing: Listing, threads: int) -> dict[str, str]:
     """What is known of a listing's operators, after asking for what is not."""
-    calls = {admission.operator_key(c): c for c in listing.calls if admission.changes_values(c)}
-    table: dict[str, str] = {}
-    for key in calls:
-        found = stored.load(stored.digest("operator", key, threads))
-        if found is not None:
-            table[key] = found
+    table = admission.known(listing, threads)
     if "other bits" in table.values():
         return table
-    unknown = [call for key, call in calls.items() if key not in table]
+    unknown = [call for key, call in admission.operators(listing).items() if key not in table]
     for key, found in admission.differing(unknown, lambda x: compile_listing(x, threads)[0]).items():
-        stored.save(stored.digest("operator", key, threads), found)
+        stored.save(admission.stored_name(key, threads), found)
         table[key] = found
     return table
 

@@ -88,7 +88,13 @@ class Capture:
         return value
 
     def instantiate(self) -> None:
-        """Make all recordings ready to run; on cpu they are, once they are captured."""
+        """Make all recordings that have been replayed ready to run: compile them and wait until it is done.
+
+        What may be compiled `dtorch.optimize` says; `why()` tells what became of it.
+        """
+        for course in self._courses.values():
+            for program in course.programs:
+                program.run.compile()
 
     def replay(self, *args: Any, **kwargs: Any) -> Any:
         """Replay, or refuse.
@@ -116,7 +122,7 @@ class Capture:
     def why(self) -> str:
         """What the last call did, and why."""
         if isinstance(self._why, Program):
-            return f"replayed: a plan of {len(self._why.selection.nodes)} calls"
+            return f"replayed: a plan of {len(self._why.selection.nodes)} calls{self._why.run.why()}"
         return self._why
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -189,6 +195,7 @@ class Capture:
             self._stats.captures -= 1
             self._why = "not captured: it made calls that were never made before"
             return value
+        program.run.name = getattr(self.function, "__qualname__", program.run.name)
         reason = "" if candidate is None else candidate.differs(program)
         course.candidate = program
         if candidate is None:

@@ -18,6 +18,7 @@ from dtorch.plan.codegen import generate
 from dtorch.plan.structure import Selection, Structure
 from dtorch.redistribute.local_work import LocalWork
 from dtorch.replay import beside
+from dtorch.replay.compiled import CompiledPlan
 from dtorch.replay.inputs import Inputs
 from dtorch.replay.roots import Roots
 from dtorch.replay.sources import Result, Source
@@ -85,6 +86,7 @@ class Program:
         steady = {n: self.steady.tensors[n] for n in self.steady.numbers - written}
         self.inputs = Inputs(self.graph, self.sources, self.hoisted, steady, self.numbers)
         self.plan = generate(self.structure, self.selection, self.inputs.bind)
+        self.run = CompiledPlan(self.plan, len(self.numbers))
         self.specs = {number: self.structure.spec(number) for number in self.selection.wanted}
         self._tie()
 
@@ -167,7 +169,7 @@ class Program:
                 plain, numbers = self._run_beside(arguments)
                 values = self.inputs.values(arguments, plain, numbers)
                 try:
-                    made = self.plan.function(values)
+                    made = self.run(values)
                 except Exception as error:
                     raise self._explained(error, arguments) from None
             for source in self.touched:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 
+from dtorch.inductor.listing import PRESENT
 from dtorch.op.operator import Operator
 from dtorch.op.param import TorchCall
 from dtorch.op.stream import StreamKey
@@ -213,6 +214,10 @@ def run_together(keys: Sequence[StreamKey], calls: Sequence[Callable[[], None]])
         BaseException: what the first call that failed, in the order given, raised.
         KeyboardInterrupt: as it came; calls that had not begun never will, the others have ended.
     """
+    if PRESENT.listing:
+        for call in calls:
+            call()
+        return
     batch = _Batch()
     workers = [_worker(key) for key in keys]
     tasks = [_Task(batch, call) for call in calls]

@@ -1,0 +1,130 @@
+"""Replays by compiled code: the same values, under the mode that allows them, or a reason why not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dtorch
+from dtorch import Replicate, Shard
+from dtorch.replay import compiled
+
+F = torch.nn.functional
+
+
+def on(shape: tuple[int, ...], *placements: Any, size: int = 1, seed: int = 0) -> dtorch.Tensor:
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    mesh = dtorch.init_device_mesh("cpu", (size,))
+    return dtorch.Tensor(values, device_mesh=mesh, placements=list(placements) or [Replicate()])
+
+
+def replayed(function: Callable[..., Any], *args: Any, mode: str) -> tuple[Any, Any, str]:
+    """What a captured function gives before it is compiled and after, and what it says."""
+    step = dtorch.capture(function)
+    step.capture(*args)
+    before = step(*args)
+    with dtorch.optimize(mode):
+        step.instantiate()
+        after = step(*args)
+        return before, after, step.why()
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(4):
+        x = x * 1.01 + 0.01
+    return x
+
+
+@pytest.mark.parametrize(("size", "placement"), [(1, Replicate()), (2, Shard(0)), (3, Shard(0))])
+def test_exact_is_bit_equal(size: int, placement: Any) -> None:
+    x = on((64, 32), placement, size=size)
+    before, after, why = replayed(chain, x, mode="exact")
+    assert why == "replayed: a plan of 8 calls, compiled (exact)"
+    assert torch.equal(before.to_torch(), after.to_torch())
+    assert torch.equal(after.to_torch(), chain(x.to_torch()))
+    assert before.placements == after.placements
+
+
+def test_communication_is_part_of_the_program() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).redistribute(placements=[Shard(1)]).relu().redistribute(placements=[Replicate()]) - 1
+
+    x = on((6, 4), Shard(0), size=2)
+    before, after, why = replayed(run, x, mode="exact")
+    assert why.endswith("compiled (exact)"), why
+    assert torch.equal(before.to_torch(), after.to_torch())
+
+
+def test_exact_names_the_operator_that_it_refuses() -> None:
+    before, after, why = replayed(lambda x: torch.softmax(x, -1), on((8, 9)), mode="exact")
+    text = "not compiled: aten._softmax.default gives other bits when compiled on this build of torch"
+    assert why.endswith(text)
+    assert torch.equal(before.to_torch(), after.to_torch())
+
+
+def test_fast_is_within_its_bound_and_ends_with_its_mode() -> None:
+    weight, bias = on((32, 16), seed=1), on((32,), seed=2)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(F.layer_norm(F.gelu(F.linear(x, weight, bias)), (32,)), -1)
+
+    x = on((8, 16))
+    step = dtorch.capture(run)
+    step.capture(x)
+    before = step(x).to_torch()
+    with dtorch.optimize("fast"):
+        step.instantiate()
+        after = step(x).to_torch()
+        assert step.why().endswith("compiled (fast)"), step.why()
+    assert (before - after).abs().max() <= 2e-5 * before.abs().max()
+    assert torch.equal(step(x).to_torch(), before)
+    assert "fast" not in step.why()
+
+
+def test_off_compiles_nothing() -> None:
+    before, after, why = replayed(chain, on((4, 4)), mode="off")
+    assert why == "replayed: a plan of 8 calls"
+    assert torch.equal(before.to_torch(), after.to_torch())
+
+
+def test_state_is_written_in_place() -> None:
+    def made(mode: str) -> torch.Tensor:
+        total = on((5, 6), seed=3)
+
+        def add(x: torch.Tensor) -> torch.Tensor:
+            total.mul_(0.5).add_(x)
+            return total * 2
+
+        step = dtorch.capture(add)
+        x = on((5, 6))
+        step.capture(x)
+        step(x)
+        with dtorch.optimize(mode):
+            step.instantiate()
+            results = [step(x * i).to_torch() for i in range(3)]
+            assert mode in ("off", "exact")
+            assert step.why().endswith("compiled (exact)") == (mode == "exact"), step.why()
+        return torch.stack([*results, total.to_torch()])
+
+    assert torch.equal(made("off"), made("exact"))
+
+
+def test_numbers_that_change_are_no_input() -> None:
+    before, after, why = replayed(lambda x, factor: x * factor, on((4, 4)), 2.0, mode="fast")
+    assert torch.equal(before.to_torch(), after.to_torch())
+    assert "compiled" not in why or "numbers" in why
+
+
+def test_it_is_compiled_once_replays_have_taken_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "WORTH_SECONDS", 0.0)
+    step = dtorch.capture(chain)
+    x = on((64, 32))
+    step.capture(x)
+    expected = step(x).to_torch()
+    region = next(iter(step._courses.values())).programs[0].run._regions[None]
+    assert region.state in ("waiting", "compiling", "compiled")
+    assert torch.equal(step(x).to_torch(), expected)
+    assert region.wait(240), region.why()
+    assert torch.equal(step(x).to_torch(), expected)
+    assert step.why().endswith("compiled (exact)")

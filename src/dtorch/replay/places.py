@@ -15,6 +15,7 @@ from operator import call, is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 _SHOWN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _CONTAINERS = (dict, OrderedDict, list, set, frozenset, deque)
@@ -63,6 +64,8 @@ class Places:
         self._found: list[tuple[Place, list[Any]]] = []
         self._empty: list[Any] = []
         self._sized: list[tuple[Any, int]] = []
+        self._hooks: list[tuple[dict[Any, Any], str]] = []
+        self._hooks_made = RemovableHandle.next_id
         self._ready = False
 
     def add(self, place: Place) -> list[Any]:
@@ -80,6 +83,25 @@ class Places:
         self._sized.append((held, len(held)))
         self._ready = False
 
+    def add_hooks(self, held: dict[Any, Any], owner: str) -> list[Any]:
+        """Enter a dictionary of hooks; those that are there now.
+
+        torch numbers all hooks of a process: while none was added anywhere, an empty one is still empty.
+        """
+        if held:
+            return [value for place in entries(held, owner) for value in self.add(place)]
+        self._hooks.append((held, owner))
+        return []
+
+    def hooks_hold(self) -> bool:
+        """Whether no hook was added, as far as the empty dictionaries of hooks go."""
+        made = RemovableHandle.next_id
+        if made != self._hooks_made:
+            if any(held for held, _ in self._hooks):
+                return False
+            self._hooks_made = made
+        return True
+
     def _prepare(self) -> None:
         self._readers = [place.read for place, _ in self._found]
         self._helds = [place.held for place, _ in self._found]
@@ -93,7 +115,7 @@ class Places:
         """Whether everything is as it was."""
         if not self._ready:
             self._prepare()
-        if any(self._vacant) or list(map(len, self._counted)) != self._counts:
+        if not self.hooks_hold() or any(self._vacant) or list(map(len, self._counted)) != self._counts:
             return False
         try:
             now = chain(chain.from_iterable(map(call, self._readers, self._helds)), _END)
@@ -115,7 +137,8 @@ class Places:
                     return f"{_name(place, number)}{place.owner} was {_shown(was)} and is {_shown(became)}"
             if len(now) != len(values):
                 return f"{place.owner} had {len(values)} entries and has {len(now)}"
-        return "something the function uses has more attributes than it had"
+        added = next((owner for held, owner in self._hooks if held), "")
+        return f"{added} are new" if added else "something the function uses has more attributes than it had"
 
 
 def _name(place: Place, number: int) -> str:

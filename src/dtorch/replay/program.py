@@ -191,7 +191,8 @@ class Program:
         node = -1 if trace is None else self.plan.node_of_line[trace.tb_lineno - 1]
         if node < 0:
             return error
-        structure, recipe = self.structure, self.structure.recipes[node]
+        structure = self.plan.structure
+        recipe = structure.recipes[node]
         failure = explain(error, recipe.operator, recipe.operator.inputs, self.places[node])
         for i in recipe.written:
             number = structure.inputs[node][i]

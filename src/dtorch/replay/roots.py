@@ -69,9 +69,9 @@ class Roots:
         self.uses_gradients = True
         self._places = Places()
         seen: dict[int, Any] = {}
-        waiting = [function, *(leaf for leaf in arguments if not isinstance(leaf, torch.Tensor))]
-        while waiting:
-            found = waiting.pop()
+        self._waiting = [function, *(leaf for leaf in arguments if not isinstance(leaf, torch.Tensor))]
+        while self._waiting:
+            found = self._waiting.pop()
             if isinstance(found, (*_PLAIN, *_OPAQUE)) or id(found) in seen:
                 continue
             if any(found is group for group in self.groups):
@@ -85,7 +85,7 @@ class Roots:
                 self.plain.append(found)
             else:
                 for place in self._look(found):
-                    waiting += self._places.add(place)
+                    self._waiting += self._places.add(place)
         self.leaves = [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]
         self._see_tensors()
 
@@ -177,7 +177,7 @@ class Roots:
         for held in (found._parameters, found._buffers, found._modules):
             yield Place(dict.values, held, owner, tuple(held))
         for name in _HOOKS:
-            yield from entries(getattr(found, name), f"the hooks of {owner}")
+            self._waiting += self._places.add_hooks(getattr(found, name), f"the hooks of {owner}")
         attributes = vars(found)
         yield from some_entries(attributes, [key for key in attributes if key not in _MODULE_OWN], owner)
         self._places.add_size(attributes)

@@ -14,6 +14,7 @@ from dtorch.errors import CaptureError
 from dtorch.graph.graph import Graph
 from dtorch.graph.settings import present
 from dtorch.op.operand import Operand
+from dtorch.replay import cuda_graph
 from dtorch.replay.program import CourseChanged, Program
 from dtorch.replay.recording import record
 from dtorch.tensor import Tensor
@@ -63,6 +64,7 @@ class Capture:
         self.warmup = warmup
         self._courses: dict[Any, _Course] = {}
         self._stats = CaptureStats()
+        self._doors: dict[torch.device, Any] = {}
         self._why: str | Program = "nothing has been called yet"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -90,11 +92,13 @@ class Capture:
     def instantiate(self) -> None:
         """Make all recordings that have been replayed ready to run: compile them and wait until it is done.
 
-        What may be compiled `dtorch.optimize` says; `why()` tells what became of it.
+        What may be compiled `dtorch.optimize` says. On a CUDA device it is looked at anew which recordings
+        are to run as CUDA graphs; their next replays make these. `why()` tells what became of it.
         """
         for course in self._courses.values():
             for program in course.programs:
                 program.run.compile()
+                self._instantiate(program)
 
     def replay(self, *args: Any, **kwargs: Any) -> Any:
         """Replay, or refuse.
@@ -122,7 +126,9 @@ class Capture:
     def why(self) -> str:
         """What the last call did, and why."""
         if isinstance(self._why, Program):
-            return f"replayed: a plan of {len(self._why.selection.nodes)} calls{self._why.run.why()}"
+            program = self._why
+            choice = f", {program.choice}" if program.choice else ""
+            return f"replayed: a plan of {len(program.selection.nodes)} calls{program.run.why()}{choice}"
         return self._why
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -146,6 +152,15 @@ class Capture:
         if course is None:
             course = self._courses[key] = _Course()
         return leaves, course
+
+    def _instantiate(self, program: Program) -> None:
+        device = cuda_graph.cuda_device(program)
+        if device is None:
+            return
+        if device not in self._doors:
+            door = cuda_graph.Cuda(device)
+            self._doors[device] = door, door.pool()
+        program.instantiate(*self._doors[device])
 
     def _graph(self, leaves: Sequence[Any]) -> Graph:
         for leaf in leaves:
@@ -207,6 +222,7 @@ class Capture:
                 raise CaptureError(self._why)
         else:
             program.confirm(candidate)
+            self._instantiate(program)
             if candidate in course.programs and candidate.tape.decisions == program.tape.decisions:
                 course.programs.remove(candidate)
             course.candidate, course.warm, course.unlike = None, 0, 0

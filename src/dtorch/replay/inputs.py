@@ -87,6 +87,11 @@ class Inputs:
             text.line(f"{', '.join(names)}, = x", -1)
         text.line("x.clear()", -1)
 
+    @property
+    def stays(self) -> int:
+        """How many entries of the list stay, once one has been put together."""
+        return len(self._values)
+
     def _is_steady(self, source: Source) -> bool:
         return source.kind == "state" or (source.kind == "plain" and source.which[1] in self.steady)
 

@@ -19,6 +19,7 @@ from dtorch.plan.structure import Selection, Structure
 from dtorch.redistribute.local_work import LocalWork
 from dtorch.replay import beside
 from dtorch.replay.compiled import CompiledPlan
+from dtorch.replay.cuda_graph import Door, GraphedPlan, graphed, obstacle
 from dtorch.replay.inputs import Inputs
 from dtorch.replay.roots import Roots
 from dtorch.replay.sources import Result, Source
@@ -87,6 +88,10 @@ class Program:
         self.inputs = Inputs(self.graph, self.sources, self.hoisted, steady, self.numbers)
         self.plan = generate(self.structure, self.selection, self.inputs.bind)
         self.run = CompiledPlan(self.plan, len(self.numbers))
+        self.graphed: GraphedPlan | None = None
+        self.choice = ""
+        self.door: Door | None = None
+        self.pool: Any = None
         self.specs = {number: self.structure.spec(number) for number in self.selection.wanted}
         self._tie()
 
@@ -118,9 +123,10 @@ class Program:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of plain tensors that only this recording holds: those that no replay changes."""
+        """Bytes that only this recording holds: plain tensors that no replay changes, and a CUDA graph's."""
         held = [self.steady.tensors[number].untyped_storage() for number in self.steady.numbers]
-        return sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
+        steady = sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
+        return steady + (0 if self.graphed is None else self.graphed.nbytes)
 
     def differs(self, other: Program) -> str:
         """Why another capture of the same function is not this one; nothing where it is."""
@@ -160,16 +166,15 @@ class Program:
         Raises:
             CourseChanged: a value that steers the function is another.
         """
-        constructor = self.graph.constructor
         with self.graph.lock:
-            constructor.flush()
+            self.graph.constructor.flush()
             with LocalWork(), Under(self.settings):
                 _EXCLUDE(_CONJUGATE, False)
                 _EXCLUDE(_NEGATIVE, False)
                 plain, numbers = self._run_beside(arguments)
                 values = self.inputs.values(arguments, plain, numbers)
                 try:
-                    made = self.run(values)
+                    made = self._run(values)
                 except Exception as error:
                     raise self._explained(error, arguments) from None
             for source in self.touched:
@@ -182,6 +187,34 @@ class Program:
                 _set_grad(leaf, wrap(outputs.operand(number), self.graph))
             found = [self._result(result, arguments, plain, outputs) for result in self.results]
         return tree_unflatten(found, self.tree)
+
+    def _run(self, values: list[Any]) -> list[list[Any]]:
+        """By a CUDA graph, where that pays; else by the plan."""
+        if self.door is None:
+            return self.run(values)
+        if self.graphed is None or not self.graphed.serves(values):
+            self._instantiate(values)
+        return self.run(values) if self.graphed is None else self.graphed(values)
+
+    def instantiate(self, door: Door, pool: Any) -> None:
+        """Let the next replay make a CUDA graph, if that is possible and pays; `choice` says why, or why not.
+
+        Args:
+            door, pool: see `cuda_graph.py`.
+        """
+        reason = obstacle(self)
+        self.choice = f"no CUDA graph: {reason}" if reason else ""
+        self.door, self.pool = (None, None) if reason else (door, pool)
+
+    def _instantiate(self, values: Sequence[Any]) -> None:
+        calls = sum(not self.structure.recipes[node].views for node in self.selection.nodes)
+        self.graphed = None  # before another one takes memory
+        stays, door = self.inputs.stays, self.door
+        assert door is not None
+        self.graphed, choice = graphed(self.plan.function, values, stays, calls, door, self.pool)
+        self.choice = choice.reason
+        if self.graphed is None:
+            self.door = None
 
     def _explained(self, error: Exception, arguments: Sequence[Any]) -> BaseException:
         """What failed, with the operator and the user's line; what it may have half written is spoiled."""

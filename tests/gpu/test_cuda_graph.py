@@ -1,0 +1,120 @@
+"""Captured plans as CUDA graphs on a GPU: values, fewer launches, the choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dtorch
+from dtorch.replay import Capture, capture
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def mesh() -> dtorch.DeviceMesh:
+    return dtorch.DeviceMesh("cuda", [0])
+
+
+def network(mesh: dtorch.DeviceMesh, width: int, layers: int) -> nn.Module:
+    torch.manual_seed(0)
+    steps: list[nn.Module] = []
+    for _ in range(layers):
+        steps += [nn.Linear(width, width), nn.Tanh()]
+    return dtorch.parallelize(nn.Sequential(*steps), mesh, {})
+
+
+def forward_of(model: nn.Module) -> Capture:
+    @capture
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return model(x)
+
+    return forward
+
+
+def given(mesh: dtorch.DeviceMesh, rows: int, width: int, seed: int) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return dtorch.Tensor(torch.randn(rows, width, generator=draw), device_mesh=mesh)
+
+
+def programs(captured: Capture) -> list[Any]:
+    return [program for course in captured._courses.values() for program in course.programs]
+
+
+def test_short_kernels_run_as_a_graph_with_the_same_values(mesh: dtorch.DeviceMesh) -> None:
+    model = network(mesh, 64, 40)
+    forward = forward_of(model)
+    for seed in range(8):
+        x = given(mesh, 4, 64, seed)
+        with torch.no_grad():
+            assert torch.equal(forward(x).to_torch(), model(x).to_torch())
+    assert ", a CUDA graph: by the launch model" in forward.why()
+    assert programs(forward)[0].graphed is not None
+
+
+def test_a_graph_is_faster_where_it_was_chosen(mesh: dtorch.DeviceMesh) -> None:
+    forward = forward_of(network(mesh, 64, 100))
+    x = given(mesh, 4, 64, 0)
+    for _ in range(5):
+        forward(x)
+    program = programs(forward)[0]
+    values = program.inputs.values([x], program.steady.tensors, ())
+    seconds = []
+    for run in (program.plan.function, program.graphed):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.no_grad():
+            torch.cuda.synchronize()
+            start.record()
+            for _ in range(20):
+                run(list(values))
+            end.record()
+            torch.cuda.synchronize()
+        seconds.append(start.elapsed_time(end))
+    assert seconds[1] < seconds[0]
+
+
+def test_long_kernels_run_one_by_one(mesh: dtorch.DeviceMesh) -> None:
+    forward = forward_of(network(mesh, 8192, 4))
+    x = given(mesh, 8192, 8192, 0)
+    for _ in range(5):
+        forward(x)
+    assert "no CUDA graph" in forward.why()
+
+
+def test_training_as_a_graph_is_training(mesh: dtorch.DeviceMesh) -> None:
+    def trained(captured: bool) -> list[torch.Tensor]:
+        model = network(mesh, 32, 10)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = capture(step) if captured else step
+        losses = [run(given(mesh, 4, 32, seed)).to_torch() for seed in range(12)]
+        if captured:
+            assert "a CUDA graph" in run.why()
+        return [*losses, *(p.detach().to_torch() for p in model.parameters())]
+
+    for ours, expected in zip(trained(True), trained(False), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_a_call_that_waits_for_the_device_is_left_to_the_plan(mesh: dtorch.DeviceMesh) -> None:
+    @capture
+    def inverse(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(30):
+            x = x + 0
+        return torch.linalg.inv(x)
+
+    x = dtorch.Tensor(torch.eye(4) * 2, device_mesh=mesh)
+    for _ in range(6):
+        assert torch.equal(inverse(x).to_torch(), torch.eye(4, device="cuda") / 2)
+    assert torch.equal((x + 1).to_torch(), torch.eye(4, device="cuda") * 2 + 1)  # the device goes on

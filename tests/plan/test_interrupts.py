@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import re
 import sys
@@ -22,7 +23,10 @@ def on(values: torch.Tensor, graph: dtorch.Graph, *placements: Any) -> dtorch.Te
 
 
 class Interrupted:
-    """Presses Ctrl-C at the n-th function call inside dtorch, while it is entered."""
+    """Presses Ctrl-C at the n-th function call inside dtorch, while it is entered.
+
+    Nothing is collected meanwhile: what a collection calls (a weak dictionary that drops a key) cannot raise.
+    """
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -36,11 +40,13 @@ class Interrupted:
                 raise KeyboardInterrupt
 
     def __enter__(self) -> Interrupted:
+        gc.disable()
         sys.setprofile(self._called)
         return self
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(None)
+        gc.enable()
 
 
 def write_to_a_copied_view(graph: dtorch.Graph) -> tuple[list[dtorch.Tensor], Callable[[], Any]]:

@@ -251,3 +251,41 @@ def test_a_loaded_state_of_an_optimizer_is_used() -> None:
         step(x, 1)
     assert captured.stats().replays >= 5
     assert torch.equal(weights[0].to_torch(), weights[1].to_torch())
+
+
+def test_what_keeps_changing_is_told_with_its_price() -> None:
+    class Counting(torch.nn.Module):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x * float(self.calls)
+
+    module = Counting()
+    captured, x = capture(lambda x: module(x)), sharded(torch.ones(4, 2))
+    assert captured.gain() == ""
+    told = []
+    for number in range(1, 12):
+        assert torch.equal(captured(x).to_torch(), torch.full((4, 2), float(number)))
+        told.append(captured.why())
+    assert captured.stats().replays == 0
+    assert any("since 'calls' of a Counting was 1 and is 2" in text for text in told)
+    assert "times because of 'calls' of a Counting: pass it as an argument" in " ".join(told[6:])
+    assert "recorded one by one and" in " ".join(told[6:])
+    assert captured.gain().endswith("replayed, by the launch model")
+
+
+def test_the_gain_of_replays_is_foretold_and_measured() -> None:
+    captured, x = capture(lambda x: x * 2 + 1), sharded(torch.ones(4, 2))
+    captured.capture(x)
+    assert captured.gain().startswith("2 calls take")
+    captured(x)
+    assert captured.gain().endswith("ms when it was")
+
+
+def test_calls_that_are_new_each_time_are_told() -> None:
+    numbers = iter(range(3, 100))
+    captured, x = capture(lambda x: x * next(numbers)), sharded(torch.ones(4, 2))
+    for number in range(3, 9):
+        assert torch.equal(captured(x).to_torch(), torch.full((4, 2), float(number)))
+    assert "never made before, 5 times in a row by now: a whole number or a shape" in captured.why()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from dtorch.graph.graph import Graph
 from dtorch.graph.settings import present
 from dtorch.op.operand import Operand
 from dtorch.replay import cuda_graph
+from dtorch.replay.history import OFTEN, History
 from dtorch.replay.program import CourseChanged, Program
 from dtorch.replay.recording import record
 from dtorch.tensor import Tensor
@@ -48,6 +50,7 @@ class _Course:
 
     warm: int = 0
     unlike: int = 0
+    unmet: int = 0
     candidate: Program | None = None
     programs: list[Program] = field(default_factory=list)
 
@@ -65,6 +68,8 @@ class Capture:
         self._courses: dict[Any, _Course] = {}
         self._stats = CaptureStats()
         self._doors: dict[torch.device, Any] = {}
+        self._history = History()
+        self._ended: Program | None = None
         self._why: str | Program = "nothing has been called yet"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -131,6 +136,10 @@ class Capture:
             return f"replayed: a plan of {len(program.selection.nodes)} calls{program.run.why()}{choice}"
         return self._why
 
+    def gain(self) -> str:
+        """What replaying saves by the launch model, and what it takes, in words; empty before a recording."""
+        return self._history.gain()
+
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _course(self, args: tuple, kwargs: dict) -> tuple[Sequence[Any], _Course]:
@@ -172,14 +181,17 @@ class Capture:
         near = None
         for program in course.programs:
             if not program.roots.hold():
+                self._ended = program
                 continue
             near = program
             if program.moved(leaves):
                 continue
+            start = perf_counter()
             try:
                 value = program.replay(leaves)
             except CourseChanged:
                 continue
+            self._history.replay(perf_counter() - start)
             self._stats.replays += 1
             self._why = program
             if program is not course.programs[0]:  # the next call is most likely like this one
@@ -189,27 +201,45 @@ class Capture:
         course.candidate = course.candidate or near
         return False, None
 
+    def _warm(self, course: _Course, leaves: Sequence[Any], args: tuple, kwargs: dict) -> Any:
+        """Call the function as ever."""
+        self._why = f"warming up, call {course.warm} of {self.warmup}"
+        if self._ended is not None:
+            self._why += f", since {self._history.change(self._ended.roots.changed())}"
+            self._ended = None
+        start = perf_counter()
+        value = self.function(*args, **kwargs)
+        self._graph(leaves).constructor.flush()
+        self._history.recorded_s = min(self._history.recorded_s, perf_counter() - start)
+        return value
+
     def _recorded(self, course: _Course, args: tuple, kwargs: dict) -> Any:
         leaves, tree = tree_flatten((args, kwargs))
         candidate = course.candidate
         if candidate is not None and not candidate.roots.hold():
-            self._why = f"not replayed: {candidate.roots.changed()}"
+            self._ended = candidate
             course.candidate = candidate = None
             course.warm = 0
         if candidate is None and course.warm < self.warmup:
             course.warm += 1
-            self._why = f"warming up, call {course.warm} of {self.warmup}"
-            return self.function(*args, **kwargs)
+            return self._warm(course, leaves, args, kwargs)
         self._stats.captures += 1
         try:
-            value, program = record(self.function, self._graph(leaves), leaves, tree)
+            value, program = record(self.function, self._graph(leaves), leaves, tree, self._history)
         except CaptureError as error:
             self._why = str(error)
             raise
         if program is None:
             self._stats.captures -= 1
+            course.unmet += 1
             self._why = "not captured: it made calls that were never made before"
+            if course.unmet >= OFTEN:
+                self._why += (
+                    f", {course.unmet} times in a row by now: a whole number or a shape in it changes each "
+                    f"time{self._history.gain('; ')}"
+                )
             return value
+        course.unmet = 0
         program.run.name = getattr(self.function, "__qualname__", program.run.name)
         reason = "" if candidate is None else candidate.differs(program)
         course.candidate = program

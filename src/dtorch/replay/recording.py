@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from dtorch.graph.graph import Graph
 from dtorch.op.operand import Scalar
 from dtorch.plan.passes import selected
 from dtorch.plan.structure import Numbered, Structure
+from dtorch.replay.history import History
 from dtorch.replay.hoist import drop_detached, hoist
 from dtorch.replay.program import Program
 from dtorch.replay.roots import Roots
@@ -25,7 +27,7 @@ from dtorch.tensor import Tensor
 
 
 def record(
-    function: Callable[..., Any], graph: Graph, leaves: Sequence[Any], tree: Any
+    function: Callable[..., Any], graph: Graph, leaves: Sequence[Any], tree: Any, history: History
 ) -> tuple[Any, Program | None]:
     """Call the function once, its operators kept back to the end, and make a program of them.
 
@@ -33,6 +35,7 @@ def record(
         function: takes arguments and keywords.
         graph: of the tensors.
         leaves, tree: the arguments, flattened.
+        history: takes the number of calls, and the time they take to run.
 
     Returns:
         What the function returned, and the program; None where calls had to run, since they were new.
@@ -57,7 +60,11 @@ def record(
                 value = function(*args, **kwargs)
             del args, kwargs, traced
             program = _program(graph, value, roots, tape, inputs) if constructor.captured else None
+        start = perf_counter()
         error = constructor.flush()
+        if program is not None:
+            history.calls = len(program.selection.nodes)
+            history.execution_s = min(history.execution_s, perf_counter() - start)
         if error is not None:
             raise error
         return value, program

@@ -1,0 +1,66 @@
+"""What has kept a captured function from being replayed, and what a replay would save.
+
+By the launch model (`perf/launch.py`) a call that is recorded takes a launch for each of its operators, which
+is all that Python does for it, and a replay takes one launch for all of them:
+
+    recorded = N launch + execution        replayed = launch + execution
+
+On one thread launching and executing do not overlap. Both times are measured: of whole calls, and of the
+plans that ran in them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dtorch.perf.launch import LaunchModel
+
+OFTEN = 3
+"""Changes after which a reader is told that they keep happening."""
+
+
+class History:
+    """The changes that ended recordings, and the least times that calls have taken.
+
+    Attributes:
+        calls: operators of the last recording.
+        recorded_s: a call that was recorded and run as ever, in s.
+        execution_s: the run of a whole recording, in s.
+        replayed_s: a replay, in s.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.recorded_s = self.execution_s = self.replayed_s = float("inf")
+        self._changes: Counter[str] = Counter()
+        self._replays = 0
+
+    def change(self, text: str) -> str:
+        """Note what has changed; the text, and more of it where changes outnumber replays."""
+        place = text.split(" was ")[0]
+        self._changes[place] += 1
+        if sum(self._changes.values()) < OFTEN or self._replays > sum(self._changes.values()):
+            return text
+        most, times = self._changes.most_common(1)[0]
+        return (
+            f"{text}; recordings keep being made anew, {times} times because of {most}: pass it as an "
+            f"argument, or keep it out of the function's reach{self.gain('; ')}"
+        )
+
+    def replay(self, seconds: float) -> None:
+        """Note a replay."""
+        self._replays += 1
+        if seconds < self.replayed_s:
+            self.replayed_s = seconds
+
+    def gain(self, before: str = "") -> str:
+        """What a replay is worth, in words; nothing while it is not known."""
+        if max(self.recorded_s, self.execution_s) == float("inf"):
+            return ""
+        launch = max(self.recorded_s - self.execution_s, 0.0) / self.calls
+        foretold = LaunchModel(launch, 0.0).replay_total(self.calls, self.execution_s / self.calls)
+        taken = "" if self.replayed_s == float("inf") else f", {self.replayed_s * 1e3:.2f} ms when it was"
+        return (
+            f"{before}{self.calls} calls take {self.recorded_s * 1e3:.2f} ms recorded one by one and "
+            f"{foretold * 1e3:.2f} ms replayed, by the launch model{taken}"
+        )

@@ -18,8 +18,8 @@ Measure = Callable[[], float]
 class Row:
     """One line of the budget table.
 
-    `ours` and `theirs` do the work once and return what they measured, in `unit` ("s" or "B"). The value held
-    against `budget` is, by `compare`:
+    `ours` and `theirs` do the work once and return what they measured, in `unit` ("s", "B", or "1" for none).
+    The value held against `budget` is, by `compare`:
 
         ratio     ours / theirs
         beyond    ours - theirs, in `unit`
@@ -33,7 +33,7 @@ class Row:
     ours: Measure
     theirs: Measure | None
     compare: Literal["ratio", "beyond", "error", "absolute"] = "ratio"
-    unit: Literal["s", "B"] = "s"
+    unit: Literal["s", "B", "1"] = "s"
     repeats: int = 15
     warmups: int = 2
 
@@ -131,10 +131,11 @@ def show(value: float | None, unit: str) -> str:
         return ""
     scales = {
         "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
+        "1": ((1.0, ""),),
         "B": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
     }[unit]
     scale, name = next((pair for pair in scales if abs(value) >= pair[0]), scales[-1])
-    return f"{value / scale:.3g} {name}"
+    return f"{value / scale:.3g} {name}".rstrip()
 
 
 def chosen(rows: Iterator[Row], words: list[str]) -> list[Row]:

@@ -46,11 +46,13 @@ try:
     from dtorch.placement import Partial, Placement, Replicate, Shard
     from dtorch.plan.cache import PlanStats
     from dtorch.plan.cache import stats as plan_stats
-    from dtorch.plan.passes import passes
+    from dtorch.plan.fuse import rates as _rates
+    from dtorch.plan.passes.listed import passes
     from dtorch.policy import device_mesh, no_sync, record, set_redistribute_policy, strict
     from dtorch.runtime.runner import LocalRunner
 
     Graph.runner_factory = LocalRunner
+    _rates.measured = lambda: importlib.import_module("dtorch.perf.rates").measured()
     mesh_description.kinds = lambda: importlib.import_module("dtorch.perf.device").KINDS
 
     # Graphs are handed their runner before anything below could make one.

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from dtorch.op.operand import Everywhere, Failed, Operand
 from dtorch.plan.codegen import Plan, generate
 from dtorch.plan.interpreter import give, interpret
-from dtorch.plan.passes import selected, state
+from dtorch.plan.passes import state
+from dtorch.plan.passes.listed import selected
 from dtorch.plan.pieces import Piece, pieces_of
 from dtorch.plan.running import Running
 from dtorch.plan.structure import Flags, Numbered, Selection, Structure
@@ -116,6 +117,8 @@ def run(nodes: list[Any], converted: list[Operand]) -> None:
     plan = None if known is None else known.plans.get(flags)
     if plan is not None:
         _count_hit(key)
+        if plan.waiting is not None and plan.waiting.tick():
+            plan = _renew(known, plan)
     else:
         selection = selected(structure, flags)
         if not selection.nodes:
@@ -173,7 +176,13 @@ def _run(running: Running, plan: Plan | None, numbered: Numbered, nodes: list[An
         results = plan.function(running.parts)
     except BaseException as error:
         at, values = _where(error, plan, running)
-        failure = error.with_traceback(None)  # whose frames hold all that the plan has made
+        failure: BaseException | None = error.with_traceback(
+            None
+        )  # its frames hold all that the plan has made
+        if isinstance(error, Exception) and at in [
+            c.candidate.nodes[0] for c in plan.rewritten.fused.values()
+        ]:
+            failure = None  # made one by one, the calls of the region tell which of them fails
     else:
         wanted = running.results
         for number, made in zip(plan.selection.wanted, results, strict=True):
@@ -235,6 +244,16 @@ def _plan_for(
             _KNOWN.popitem(last=False)
         _count_hit(key)
         return plan
+
+
+def _renew(known: Any, plan: Plan) -> Plan:
+    """Write a plan anew, and let it serve where the old one did."""
+    with _LOCK:
+        new = plan.renewed()
+        for flags, old in known.plans.items():
+            if old is plan:
+                known.plans[flags] = new
+        return new
 
 
 def _is_met(sequence: int) -> bool:

@@ -18,16 +18,18 @@ local variable, so what nobody needs any more is freed at once. A failing line t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dtorch.op.binding import function_of
 from dtorch.op.call import arguments_text, flatten
 from dtorch.op.local import Local
 from dtorch.op.operand import Everywhere
+from dtorch.op.operator import Operator
 from dtorch.plan.explain import explain
-from dtorch.plan.passes import Change, rewritten
+from dtorch.plan.fuse.region import FusedCall, Waiting
+from dtorch.plan.passes.listed import Rewritten, rewritten
 from dtorch.plan.structure import Selection, Structure
 from dtorch.spec import Spec
 
@@ -128,62 +130,100 @@ class Source:
         return f"[{', '.join(names)}]"
 
 
+Bind = Callable[[Source, Structure, Selection], None]
+"""Writes how a plan takes its inputs, and names them."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """A generated plan.
 
     Attributes:
-        structure: of the sequence, as rewritten.
-        selection: what of it the plan runs, and whose parts it takes and gives.
+        rewritten: the sequence after passes.
+        asked: the sequence as it was recorded, and what of it was to run.
         function: takes the bound operands' parts, returns the wanted operands' parts.
         node_of_line: for each line of its source (line 1 is the `def`) the node it belongs to, -1 for none.
         names: operand number -> variable of each device, in mesh order; of numbers, the variable everywhere.
-        asked: the sequence as it was recorded, and what of it was to run.
-        changes: what the passes did.
+        waiting: for regions to be compiled, None where there are none.
+        refused: why regions were not compiled, by their nodes.
     """
 
-    structure: Structure
-    selection: Selection
+    rewritten: Rewritten
+    asked: tuple[Structure, Selection]
     function: Callable[[list[Any]], list[list[Any]]]
     node_of_line: list[int]
     names: dict[int, Any]
-    asked: tuple[Structure, Selection]
-    changes: tuple[Change, ...] = ()
+    waiting: Waiting | None = None
+    refused: Mapping[tuple[int, ...], str] = field(default_factory=dict)
+
+    @property
+    def structure(self) -> Structure:
+        """The sequence, as rewritten."""
+        return self.rewritten.structure
+
+    @property
+    def selection(self) -> Selection:
+        """What of it the plan runs, and whose parts it takes and gives."""
+        return self.rewritten.selection
+
+    def renewed(self, bind: Bind | None = None) -> Plan:
+        """The plan written anew, with the regions that are compiled by now."""
+        calls = [*self.rewritten.fused.values(), *(self.waiting.calls if self.waiting else ())]
+        ready = {call.candidate.nodes: call for call in calls if call.is_compiled}
+        refused = {call.candidate.nodes: call.why() for call in calls if not call.is_compiled}
+        found = rewritten(*self.asked, ready)._replace(waiting=())
+        return replace(compiled(found, self.asked, bind), refused={**self.refused, **refused})
+
+    @property
+    def operators(self) -> list[Operator]:
+        """What runs, in order: a region that is compiled is one Fuse."""
+        fused, recipes = self.rewritten.fused, self.structure.recipes
+        inside = {node for call in fused.values() for node in call.candidate.nodes}
+        found: list[Operator] = []
+        for node in self.selection.nodes:
+            if node in fused:
+                found.append(fused[node].operator)
+            elif node not in inside:
+                found.append(recipes[node].operator)
+        return found
 
     def explain(self) -> str:
         """What it costs as recorded and as it runs, and what each pass did, as text."""
         return explain(self)
 
 
-Bind = Callable[[Source, Structure, Selection], None]
-"""Writes how a plan takes its inputs, and names them."""
-
-
 def generate(structure: Structure, selection: Selection, bind: Bind | None = None) -> Plan:
     """Write and compile a plan, after the passes that are on."""
-    return compiled(*rewritten(structure, selection), (structure, selection), bind)
+    return compiled(rewritten(structure, selection), (structure, selection), bind)
 
 
 def compiled(
-    structure: Structure,
-    selection: Selection,
-    changes: tuple[Change, ...] = (),
-    asked: tuple[Structure, Selection] | None = None,
-    bind: Bind | None = None,
+    found: Rewritten, asked: tuple[Structure, Selection] | None = None, bind: Bind | None = None
 ) -> Plan:
-    """Compile a plan of a sequence as it stands."""
-    source = write(structure, selection, bind)
+    """Compile the plan of a sequence as it stands."""
+    source = write(found.structure, found.selection, bind, found.fused)
     space = dict(source.constants)
     exec(compile(source.text, "<dtorch plan>", "exec"), space)  # of slots and names that this module wrote
-    asked = asked or (structure, selection)
-    return Plan(structure, selection, space["plan"], source.node_of, source.names, asked, changes)
+    asked = asked or (found.structure, found.selection)
+    waiting = Waiting(found.waiting) if found.waiting else None
+    return Plan(found, asked, space["plan"], source.node_of, source.names, waiting)
 
 
-def write(structure: Structure, selection: Selection, bind: Bind | None = None) -> Source:
+def write(
+    structure: Structure,
+    selection: Selection,
+    bind: Bind | None = None,
+    fused: Mapping[int, FusedCall] = {},
+) -> Source:
     """The source of a plan; its inputs are the parts of the bound operands, unless `bind` takes others."""
     source = Source()
     (bind or _bind_outside)(source, structure, selection)
+    inside = {node for call in fused.values() for node in call.candidate.nodes}
     for node in selection.nodes:
+        if node in fused:
+            fused[node].write(source, source.names)
+        if node in inside:
+            continue
         recipe = structure.recipes[node]
         made = recipe.program.write(source, node, [source.names[i] for i in structure.inputs[node]])
         for output, j in zip(structure.outputs[node], recipe.kept, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dtorch.op.operator import Operator
 
@@ -43,7 +43,7 @@ def before(plan: Plan) -> Total:
 
 def after(plan: Plan) -> Total:
     """What runs."""
-    return Total.of(plan.structure.recipes[node].operator for node in plan.selection.nodes)
+    return Total.of(plan.operators)
 
 
 def explain(plan: Plan) -> str:
@@ -60,13 +60,35 @@ def _lines(plan: Plan) -> Iterator[str]:
     if unseen:
         yield f"dead: {len(unseen)} whose results nobody sees"
         yield from (f"  - {text_of(recorded.recipes[node].operator)}" for node in unseen)
-    for name, changes in groupby(plan.changes, lambda change: change.by):
+    for name, changes in groupby(plan.rewritten.changes, lambda change: change.by):
         yield f"{name}:"
         for change in changes:
             yield f"  call {change.node}: {change.why}"
             if change.before != change.after:
                 yield from (f"  - {text_of(operator)}" for operator in change.before)
                 yield from (f"  + {text_of(operator)}" for operator in change.after)
+    if plan.rewritten.candidates:
+        yield "fusion:"
+    for candidate in plan.rewritten.candidates:
+        yield from _decision(plan, candidate)
+
+
+def _decision(plan: Plan, candidate: Any) -> Iterator[str]:
+    """A region: its price, what was decided, why."""
+    nodes = candidate.nodes
+    what = f"{candidate.kind} of {len(nodes)} calls, {nodes[0]} to {nodes[-1]}"
+    price = f"{candidate.unfused_ns / 1000:,.1f} -> {candidate.fused_ns / 1000:,.1f} us"
+    calls = [call for call in plan.rewritten.fused.values() if call.candidate.nodes == nodes]
+    state = "is left as it is" if not candidate.fused else "waits to be compiled"
+    if calls:
+        state = "runs as one call"
+    elif nodes in plan.refused:
+        state = f"is left as it is: {plan.refused[nodes]}"
+    yield f"  {what}: {state}"
+    yield f"    {price}; {candidate.reason}"
+    if calls:
+        yield from (f"  - {text_of(plan.structure.recipes[node].operator)}" for node in nodes)
+        yield f"  + {text_of(calls[0].operator)}"
 
 
 def text_of(operator: Operator) -> str:

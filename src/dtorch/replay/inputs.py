@@ -59,6 +59,7 @@ class Inputs:
     def bind(self, text: Text, structure: Structure, selection: Selection) -> None:
         """Write how the plan takes its inputs; see `plan/codegen.py`."""
         self.structure = structure
+        self._stays, self._changes, self._ready = [], [], False
         first: list[str] = []
         behind: list[str] = []
         for i, number in enumerate(selection.bound):

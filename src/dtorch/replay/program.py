@@ -172,6 +172,8 @@ class Program:
                 _EXCLUDE(_CONJUGATE, False)
                 _EXCLUDE(_NEGATIVE, False)
                 plain, numbers = self._run_beside(arguments)
+                if self.numbers and self.plan.waiting is not None and self.plan.waiting.tick():
+                    self._fuse()
                 values = self.inputs.values(arguments, plain, numbers)
                 try:
                     made = self._run(values)
@@ -187,6 +189,12 @@ class Program:
                 _set_grad(leaf, wrap(outputs.operand(number), self.graph))
             found = [self._result(result, arguments, plain, outputs) for result in self.results]
         return tree_unflatten(found, self.tree)
+
+    def _fuse(self) -> None:
+        """Put regions that are compiled into the plan, which its numbers keep from being compiled whole."""
+        self.plan, name = self.plan.renewed(self.inputs.bind), self.run.name
+        self.run = CompiledPlan(self.plan, len(self.numbers))
+        self.run.name = name
 
     def _run(self, values: list[Any]) -> list[list[Any]]:
         """By a CUDA graph, where that pays; else by the plan."""

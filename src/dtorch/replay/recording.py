@@ -14,7 +14,7 @@ from dtorch.errors import CaptureError
 from dtorch.graph.confirm import line_of
 from dtorch.graph.graph import Graph
 from dtorch.op.operand import Scalar
-from dtorch.plan.passes import selected
+from dtorch.plan.passes.listed import selected
 from dtorch.plan.structure import Numbered, Structure
 from dtorch.replay.history import History
 from dtorch.replay.hoist import drop_detached, hoist

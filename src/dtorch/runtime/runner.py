@@ -28,7 +28,8 @@ from dtorch.op.stream import StreamKey
 from dtorch.ops.standard.convert import Convert
 from dtorch.plan import cache
 from dtorch.plan.codegen import Source
-from dtorch.plan.passes import Draft
+from dtorch.plan.fuse.operator import Fuse
+from dtorch.plan.passes.draft import Draft
 from dtorch.runtime import memory, streams, threads
 from dtorch.runtime.kernel import Kernel, KernelContext, KernelFactory
 from dtorch.spec import Spec
@@ -265,7 +266,31 @@ class SubGraphProgram:
         return source.whole_call(self.run, node, inputs, [_owners(spec) for spec in self.operator.made])
 
 
-Runnable = Program | ConvertProgram | SubGraphProgram
+class FuseProgram:
+    """A region made runnable as an operator of its own: its calls, one after the other."""
+
+    __slots__ = ("operator", "programs")
+
+    def __init__(self, operator: Fuse) -> None:
+        self.operator = operator
+        self.programs = [LocalRunner().prepare(call, call.layouts) for call in operator.calls]
+
+    def run(self, inputs: Sequence[Parts | None]) -> list[list[Any]]:
+        """The parts of the outputs."""
+        body = self.operator.body
+        values: dict[int, Any] = {-1 - i: parts for i, parts in enumerate(inputs)}
+        for node, program in zip(body.nodes, self.programs, strict=True):
+            made = program.run([values[number] for number in node.inputs])
+            values.update((number, made[j]) for number, j in zip(node.outputs, node.kept, strict=True))
+        return [values[number] for number in body.results]
+
+    def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
+        """Write the call into a plan's source."""
+        _wait(source, node, inputs)
+        return source.whole_call(self.run, node, inputs, [_owners(spec) for spec in self.operator.made])
+
+
+Runnable = Program | ConvertProgram | SubGraphProgram | FuseProgram
 
 
 class LocalRunner:
@@ -275,6 +300,8 @@ class LocalRunner:
         """Make an inferred operator runnable; `layouts` are those of all inputs and outputs."""
         if isinstance(operator, Convert):
             return ConvertProgram(operator)
+        if isinstance(operator, Fuse):
+            return FuseProgram(operator)
         return SubGraphProgram(operator) if isinstance(operator, SubGraph) else Program(operator, layouts)
 
     def run(self, program: Runnable, inputs: Sequence[Parts | None]) -> list[list[Any]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
 import dtorch
 from dtorch.plan import codegen
-from dtorch.plan.passes import PASSES
+from dtorch.plan.passes.listed import PASSES
 from tests.plan.test_differential import same
 from tests.programs import Program
 from tests.support import cases
@@ -36,9 +37,9 @@ def test_programs_keep_every_bit(choice: str, seed: int) -> None:
 def test_the_programs_give_the_passes_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     found: Counter[str] = Counter()
 
-    def rewritten(*given: object) -> tuple:
+    def rewritten(*given: object) -> Any:
         made = codegen_rewritten(*given)
-        found.update(change.by for change in made[2])
+        found.update(change.by for change in made.changes)
         return made
 
     codegen_rewritten = codegen.rewritten

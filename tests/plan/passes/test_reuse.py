@@ -42,7 +42,7 @@ def call(name: str, x: Any, y: Any) -> Any:
 
 
 def reused(plans: list[Any]) -> int:
-    return sum(change.by == "reuse" for plan in plans for change in plan.changes)
+    return sum(change.by == "reuse" for plan in plans for change in plan.rewritten.changes)
 
 
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0), Shard(1)], ids=str)

@@ -36,7 +36,7 @@ def rewrites(function: Function, graph: dtorch.Graph, placement: Any = S0) -> li
         check(function, on(graph, placement))
     with dtorch.plan.cache.watched() as plans:
         check(function, on(graph, placement))
-    return [change.by for plan in plans for change in plan.changes]
+    return [change.by for plan in plans for change in plan.rewritten.changes]
 
 
 def check(function: Function, x: dtorch.Tensor) -> None:
@@ -224,7 +224,7 @@ def test_a_reduction_sinks_below_a_view(graph: dtorch.Graph) -> None:
             product = on(graph, S1) @ on(graph, S0, FULL.t().contiguous())
             found = moved(moved(product, R).t(), S1).exp()
             assert torch.allclose(found.to_torch(), (FULL @ FULL.t()).t().exp())
-    assert "sinking" in [change.by for change in plans[-1].changes]
+    assert "sinking" in [change.by for change in plans[-1].rewritten.changes]
     assert after(plans[-1]).sent == before(plans[-1]).sent // 2
 
 
@@ -241,10 +241,10 @@ def test_sums_are_added_first_under_fast_alone(graph: dtorch.Graph) -> None:
         assert torch.allclose(y, two_sums(FULL), rtol=1e-6)
         return plans[-1]
 
-    assert "add_first" not in [change.by for change in run().changes]
+    assert "add_first" not in [change.by for change in run().rewritten.changes]
     with dtorch.optimize("fast"):
         plan = run()
-    assert "add_first" in [change.by for change in plan.changes]
+    assert "add_first" in [change.by for change in plan.rewritten.changes]
     assert after(plan).sent < before(plan).sent
 
 
@@ -329,7 +329,7 @@ def test_a_captured_step_goes_through_the_same_door(graph: dtorch.Graph) -> None
         assert torch.equal(step(x).to_torch(), -(4 * FULL.exp()))
     assert step.stats().replays
     (program,) = [p for course in step._courses.values() for p in course.programs]
-    assert {"equal", "redistributes", "reuse"} <= {change.by for change in program.plan.changes}
+    assert {"equal", "redistributes", "reuse"} <= {change.by for change in program.plan.rewritten.changes}
 
 
 @pytest.mark.parametrize("placement", [R, S0, Partial()], ids=str)

@@ -7,7 +7,7 @@ the line of the user's program that made it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from dtorch.op.operator import Operator
@@ -46,12 +46,28 @@ class Draft:
         wanted: numbers of the outputs that are.
         maker: operand number -> the node in `order` that makes it.
         changes: what has been done.
+        mode: "exact", "fast" or "off".
+        ready: regions that are compiled, by the nodes of their candidate.
+        candidates: the regions that were found.
+        waiting: those that are to be compiled.
+        fused: those that run compiled, by their last node.
     """
 
     prepare: ClassVar[Callable[..., Any]]
 
-    def __init__(self, structure: Structure, selection: Selection) -> None:
+    def __init__(
+        self,
+        structure: Structure,
+        selection: Selection,
+        mode: str = "exact",
+        ready: Mapping[tuple[int, ...], Any] = {},
+    ) -> None:
         self.recorded = structure
+        self.mode = mode
+        self.ready = ready
+        self.candidates: list[Any] = []
+        self.waiting: list[Any] = []
+        self.fused: dict[int, Any] = {}
         self.recipes = list(structure.recipes)
         self.inputs = list(structure.inputs)
         self.outputs = structure.outputs
@@ -154,11 +170,25 @@ class Draft:
         self.order.insert(place, node)
         self._index()
 
+    def fuse(self, call: Any) -> None:
+        """Let the calls of a region run as one, in the place of the last."""
+        *before, last = call.candidate.nodes
+        for node in before:
+            self.order.remove(node)
+        place = self.order.index(last)
+        self.order[place:place] = before
+        self.fused[last] = call
+        self._index()
+
+    def is_fused(self, node: int) -> bool:
+        """Whether a node runs as part of a region."""
+        return any(node in call.candidate.nodes for call in self.fused.values())
+
     # -- what comes out -------------------------------------------------------------------------------------
 
     def result(self) -> tuple[Structure, Selection]:
         """The sequence as rewritten, and what of it runs."""
-        if not self.changes:
+        if not self.changes and not self.fused:
             structure = self.recorded
         else:
             first = self.recorded.num_made

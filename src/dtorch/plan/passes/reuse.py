@@ -87,6 +87,8 @@ def _dying(draft: Draft, node: int) -> int | None:
     plans = recipe.outputs
     if recipe.written or not plans or len(plans) != 1 or plans[0].source != "fresh":
         return None
+    if draft.is_fused(node):
+        return None
     if not isinstance(operator.param, TorchCall) or operator.name not in ELEMENT_WISE:
         return None
     spec = plans[0].spec

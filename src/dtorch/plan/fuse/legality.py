@@ -1,0 +1,170 @@
+"""Which calls may be part of a region, and why another one may not."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from typing import Any
+
+import torch
+
+from dtorch.op.local import Local
+from dtorch.op.param import Slot, TorchCall
+from dtorch.plan.passes.draft import Draft
+from dtorch.plan.passes.redistributes import is_dense
+from dtorch.redistribute import memory_order
+from dtorch.spec import Spec
+
+SAME_BITS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "abs", "add", "bitwise_and", "bitwise_not", "bitwise_or", "clamp", "clamp_max", "clamp_min", "div",
+        "eq", "ge", "gt", "hardtanh", "le", "logical_and", "logical_not", "logical_or", "lt", "masked_fill",
+        "maximum", "minimum", "mul", "ne", "neg", "reciprocal", "relu", "rsqrt", "rsub", "sigmoid", "silu",
+        "sqrt", "sub", "threshold_backward", "where",
+    )
+)  # fmt: skip
+"""Operators that compilers are known to leave bit for bit; each region is tested before it is used."""
+
+BEHIND_VECTORS = frozenset({"aten.sigmoid", "aten.silu"})
+"""Of these, operators whose last elements, behind whole vectors, torch computes by other code."""
+
+VECTORS = 64
+"""Elements that whole vectors of any processor divide."""
+
+REDUCTIONS = frozenset(
+    f"aten.{name}"
+    for name in ("_softmax", "_log_softmax", "amax", "amin", "mean", "sum", "native_layer_norm")
+)
+"""Operators that need all of a row; under "fast" they are fused where the row stays on the chip."""
+
+ROW_BYTES = 2**18
+"""Largest row that counts as staying on the chip between what reduces it and what uses it."""
+
+
+def why_not(draft: Draft, node: int, mode: str) -> str:
+    """Why a call cannot be part of a region; nothing where it can.
+
+    Args:
+        draft: the sequence.
+        node: the call.
+        mode: "exact" or "fast".
+    """
+    recipe, operator = draft.recipes[node], draft.operator(node)
+    if not isinstance(operator.param, TorchCall) or operator.call.func.namespace != "aten":
+        return "it is no call of torch" if operator.type != "Convert" else "it communicates"
+    if recipe.written:
+        return "it writes into what others may read"
+    if operator.draws():
+        return "it draws random numbers"
+    plans = recipe.outputs
+    if not plans or any(plans[j].source != "fresh" or plans[j].spec is None for j in recipe.kept):
+        return "it gives a view" if recipe.views else "what it gives is known only when it has run"
+    why = _kind(draft, node, mode) or _sharing(draft, node) or _numbers(draft, node)
+    if why:
+        return why
+    specs = [x.spec for x in (*operator.inputs, *operator.outputs) if x is not None]
+    if any(spec.mesh.device_type != "cpu" or spec.dtype.is_complex for spec in specs):
+        return "its tensors are not real ones on cpu"
+    return ""
+
+
+def _kind(draft: Draft, node: int, mode: str) -> str:
+    operator = draft.operator(node)
+    if torch.Tag.pointwise in operator.call.func.tags:
+        if mode == "exact" and operator.name not in SAME_BITS:
+            return "compiled it rounds otherwise"
+        if mode == "exact" and operator.name in BEHIND_VECTORS and _leaves_a_rest(operator):
+            return "compiled it rounds otherwise behind whole vectors"
+        return ""
+    if operator.name not in REDUCTIONS:
+        return "it is no element-wise call"
+    if mode == "exact":
+        return "a reduction; compiled it sums in another order"
+    row = _row_bytes(operator)
+    if row > ROW_BYTES:
+        return f"it needs rows of {row:,} bytes whole, more than stay on the chip"
+    return ""
+
+
+def _leaves_a_rest(operator: Any) -> bool:
+    """Whether a part has elements behind whole vectors."""
+    spec = operator.outputs[0].spec
+    return any(spec.layout.local_numel(coord) % VECTORS for coord in spec.mesh.coords)
+
+
+def _row_dims(operator: Any) -> tuple[int, ...]:
+    """The dims of its first input that a reduction needs whole."""
+    ndim, arguments = len(operator.shapes[0]), operator.arguments
+    if operator.name == "aten.native_layer_norm":
+        return tuple(range(ndim - len(arguments["normalized_shape"]), ndim))
+    dims = arguments.get("dim")
+    dims = [dims] if isinstance(dims, int) else dims or range(ndim)
+    return tuple(dim % max(ndim, 1) for dim in dims)
+
+
+def _row_bytes(operator: Any) -> int:
+    """Bytes that one result of a reduction is made of."""
+    spec = operator.inputs[0].spec
+    return prod(spec.shape[dim] for dim in _row_dims(operator) if spec.ndim) * spec.itemsize
+
+
+def local_calls(recipe: Any) -> list[tuple[int, Local]] | None:
+    """Position and call of torch of each distinct shard, where one makes its own without the others."""
+    operator, program = recipe.operator, recipe.program
+    found: list[tuple[int, Local]] | None = getattr(program, "torch_calls", lambda: None)()
+    if found is not None or operator.name not in REDUCTIONS or program.large:
+        return found
+    layout = operator.layouts[0]
+    if any(layout.axes_of(dim) for dim in _row_dims(operator) if len(layout.shape)) or layout.partial:
+        return None
+    return [
+        (position, kernel.local) for position, kernel in zip(program.positions, program.kernels, strict=True)
+    ]
+
+
+def _sharing(draft: Draft, node: int) -> str:
+    """Whether each device makes a plain call for its own shard of everything."""
+    calls = local_calls(draft.recipes[node])
+    if calls is None:
+        return "its devices work together, or each on its own thread"
+    positions = {position for position, _ in calls}
+    for output in draft.operator(node).outputs:
+        if output is None or set(output.layout.distinct()) != positions:
+            return "devices share its result otherwise than its inputs"
+        if 0 in output.shape:
+            return "it is empty"
+    return ""
+
+
+def _numbers(draft: Draft, node: int) -> str:
+    """A number that each call gives anew can be handed over as a tensor, where torch takes one."""
+    call = draft.operator(node).call
+    types = {a.name: str(a.type) for a in call.func._schema.arguments}
+    for name, value in _by_name(call).items():
+        slots = [value] if isinstance(value, Slot) else value if isinstance(value, (list, tuple)) else []
+        for slot in slots:
+            anew = isinstance(slot, Slot) and draft.spec(draft.inputs[node][slot.index]) is None
+            if anew and (types[name] != "Tensor" or type(slot.sample) is not float):
+                return f"its {name} is a number that each call gives anew"
+    return ""
+
+
+def _by_name(call: TorchCall) -> dict[str, Any]:
+    names = [a.name for a in call.func._schema.arguments]
+    return {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+
+
+@cache
+def local_stride(spec: Spec, coord: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The stride of the part of a device; None where the spec does not tell."""
+    shape = spec.local_shape(coord)
+    if shape == spec.shape:
+        return spec.stride
+    if not is_dense(spec):
+        return None
+    stride, step = [0] * spec.ndim, 1
+    for dim in reversed(memory_order(spec.shape, spec.stride)):
+        stride[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(stride)

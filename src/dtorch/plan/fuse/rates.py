@@ -1,0 +1,65 @@
+"""How fast this machine makes calls, moves bytes and works, as whole numbers: what regions are priced by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What fusing is priced by, for one thread of a processor.
+
+    Attributes:
+        source: where the figures are from.
+        call_ns: a, what one call of torch costs beside its bytes.
+        chip, memory: bytes per microsecond of a working set in the caches, and beyond them; rho is their
+            ratio.
+        cache_bytes: the working set up to which it is in the caches.
+        region_ns: what a call of compiled code costs beside its bytes.
+        input_ns: the same for each input that it takes.
+        number_ns: for each number that a call gives anew.
+        element_ps: picoseconds that an element takes in the caches, by operator; of others its bytes alone.
+    """
+
+    source: str
+    call_ns: int
+    chip: int
+    memory: int
+    cache_bytes: int
+    region_ns: int = 3000
+    input_ns: int = 700
+    number_ns: int = 1500
+    element_ps: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rho(self) -> float:
+        """On-chip over off-chip bandwidth."""
+        return self.chip / self.memory
+
+    def moved_ns(self, nbytes: int, working_set: int) -> int:
+        """What it takes to move bytes of a working set."""
+        rate = self.chip if working_set <= self.cache_bytes else self.memory
+        return nbytes * 1000 // rate
+
+
+ASSUMED = Rates(
+    source="assumed: `dtorch calibrate` measures this machine",
+    call_ns=1500,
+    chip=60_000,
+    memory=15_000,
+    cache_bytes=8 * 2**20,
+    element_ps={
+        "aten.exp": 825, "aten.tanh": 2500, "aten.gelu": 650, "aten.sigmoid": 440, "aten.silu": 560,
+        "aten.log": 1010, "aten.pow": 2540, "aten.sin": 1230, "aten.cos": 1310, "aten.erf": 1270,
+        "aten.div": 140, "aten.sqrt": 430, "aten.rsqrt": 290,
+    },
+)  # fmt: skip
+"""Where nothing was measured: a server's core, about."""
+
+measured: Callable[[], Rates | None] = lambda: None  # noqa: E731  (set by what measures)
+
+
+def present() -> Rates:
+    """What was measured on this machine, else what is assumed."""
+    return measured() or ASSUMED

@@ -1,0 +1,169 @@
+"""A fused region as a plan calls it: one compiled function for each distinct shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dtorch.op.operand import Everywhere
+from dtorch.plan.fuse.candidate import Candidate
+from dtorch.plan.fuse.legality import local_calls, local_stride
+from dtorch.plan.fuse.operator import Fuse
+from dtorch.spec import Spec
+
+if TYPE_CHECKING:
+    from dtorch.inductor.region import Region
+    from dtorch.plan.codegen import Source
+
+ENDED = ("compiled", "refused", "failed", "off")
+WORTH_NS = 50_000_000
+"""A region is compiled once its plan has run so often that it would have saved this much."""
+
+
+class FusedCall:
+    """The region of a candidate, for each position that computes.
+
+    Attributes:
+        candidate: which calls.
+        regions: by position.
+
+    Args:
+        structure: of the sequence: a Structure, or the draft of one.
+        candidate: which calls.
+    """
+
+    def __init__(self, structure: Any, candidate: Candidate) -> None:
+        self.candidate = candidate
+        first = structure.recipes[candidate.nodes[0]]
+        coords, self.owner = first.operator.mesh.coords, first.program.owner
+        made: dict[Any, Region] = {}
+        self.regions: dict[int, Region] = {}
+        for i, position in enumerate(first.program.positions):
+            metas = tuple([_meta(structure.spec(n), coords[position]) for n in candidate.inputs])
+            if metas not in made:
+                made[metas] = _region(structure, candidate, i, metas)
+            self.regions[position] = made[metas]
+
+    @property
+    def operator(self) -> Fuse:
+        """The calls as one operator."""
+        assert self.candidate.operator is not None
+        return self.candidate.operator
+
+    def start(self) -> None:
+        """Have all compiled in the background."""
+        for region in self.regions.values():
+            region.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all are compiled, or will not be."""
+        return all(region.state in ENDED for region in self.regions.values())
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether all are."""
+        return all(region.state == "compiled" for region in self.regions.values())
+
+    def why(self) -> str:
+        """State of the regions that are not compiled, or of all."""
+        found = [region.why() for region in self.regions.values()]
+        return next((text for text in found if text != "compiled"), "compiled")
+
+    def write(self, source: Source, names: dict[int, Any]) -> None:
+        """Write a call for each distinct shard, and name what it gives.
+
+        A line belongs to the first of the calls: from there on they are made one by one if it fails.
+
+        Args:
+            source: the plan's text.
+            names: variables of the operands; those of the results are entered.
+        """
+        candidate, first = self.candidate, self.candidate.nodes[0]
+        variables: dict[int, list[str]] = {}
+        for position, region in self.regions.items():
+            given = [_argument(source, names[number], position) for number in candidate.inputs]
+            variables[position] = [f"v{first}_{j}_{position}" for j in range(len(candidate.outputs))]
+            call = f"{source.constant(region)}([{', '.join(given)}])"
+            source.line(f"{', '.join(variables[position])}, = {call}", first)
+        for j, number in enumerate(candidate.outputs):
+            names[number] = [variables[owner][j] for owner in self.owner]
+
+
+def _argument(source: Source, names: Any, position: int) -> str:
+    if type(names) is Everywhere:
+        return f"{source.constant(_as_tensor)}({names.value})"
+    return str(names[position])
+
+
+def _as_tensor(number: float) -> torch.Tensor:
+    """A number as a tensor without dims: torch's calls take it in its place, and give the same."""
+    return torch.scalar_tensor(number, dtype=torch.float64)
+
+
+def _meta(spec: Spec | None, coord: tuple[int, ...]) -> Any:
+    from dtorch.inductor.listing import Meta
+
+    if spec is None:
+        return Meta((), (), "float64")
+    stride = local_stride(spec, coord)
+    assert stride is not None
+    return Meta(spec.local_shape(coord), stride, str(spec.dtype).removeprefix("torch."))
+
+
+def _region(structure: Any, candidate: Candidate, i: int, metas: Sequence[Any]) -> Region:
+    from dtorch.inductor.region import Region
+
+    steps = []
+    for node in candidate.nodes:
+        recipe, calls = structure.recipes[node], local_calls(structure.recipes[node])
+        assert calls is not None
+        made = tuple(zip(recipe.kept, structure.outputs[node], strict=True))
+        steps.append((calls[i][1].call, structure.inputs[node], made))
+    assert candidate.operator is not None
+    return Region(
+        _function(steps, candidate.inputs, candidate.outputs), metas, name=candidate.operator.describe()
+    )
+
+
+def _function(
+    steps: Sequence[tuple[Any, tuple[int, ...], tuple[tuple[int, int], ...]]],
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    """The calls one after the other."""
+
+    def run(given: list[torch.Tensor]) -> list[torch.Tensor]:
+        values = dict(zip(inputs, given, strict=True))
+        for call, read, made in steps:
+            result = call([values[number] for number in read])
+            results = result if isinstance(result, (list, tuple)) else [result]
+            values.update((number, results[j]) for j, number in made)
+        return [values[number] for number in outputs]
+
+    return run
+
+
+class Waiting:
+    """Counts the runs of a plan until its regions are worth compiling, and then until they are compiled."""
+
+    def __init__(self, calls: Sequence[FusedCall]) -> None:
+        self.calls = calls
+        self.saving_ns = sum(call.candidate.saving_ns for call in calls)
+        self.runs = 0
+        self.started = False
+
+    def tick(self) -> bool:
+        """Note a run; whether it is time to write the plan anew."""
+        self.runs += 1
+        if not self.started and self.runs * self.saving_ns >= WORTH_NS:
+            self.start()
+        return self.started and all(call.has_ended for call in self.calls)
+
+    def start(self) -> None:
+        """Have all regions compiled now."""
+        self.started = True
+        for call in self.calls:
+            call.start()

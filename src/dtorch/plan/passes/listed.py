@@ -1,0 +1,122 @@
+"""Rewrites of a recorded sequence, made once when its plan is written.
+
+Each pass is a small table of (pattern, rewrite). Results keep every bit, but for passes that are not `exact`,
+which run under "fast" alone. What was recorded stays as it is: only the plan is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from dtorch.errors import UnsupportedError
+from dtorch.plan.fuse.fusion import FUSION
+from dtorch.plan.passes import state
+from dtorch.plan.passes.dead import DEAD
+from dtorch.plan.passes.draft import Change, Draft
+from dtorch.plan.passes.equal import EQUAL
+from dtorch.plan.passes.overlap import OVERLAP
+from dtorch.plan.passes.redistributes import REDISTRIBUTES
+from dtorch.plan.passes.reuse import REUSE
+from dtorch.plan.passes.sinking import ADD_FIRST, SINKING
+from dtorch.plan.passes.table import Pass
+from dtorch.plan.structure import Selection, Structure
+
+PASSES: tuple[Pass, ...] = (EQUAL, ADD_FIRST, SINKING, REDISTRIBUTES, DEAD, OVERLAP, FUSION, REUSE)
+"""In the order in which they run; `dead` stands for what was never selected to run, too."""
+
+
+class Rewritten(NamedTuple):
+    """A sequence after the passes that are on.
+
+    Attributes:
+        structure, selection: as it is now, and what of it runs.
+        changes: what was done.
+        candidates: regions that were found, with the decision on each.
+        fused: those that run as one call, by their last node.
+        waiting: those that are to be, once they are compiled.
+    """
+
+    structure: Structure
+    selection: Selection
+    changes: tuple[Change, ...] = ()
+    candidates: tuple[Any, ...] = ()
+    fused: Mapping[int, Any] = {}
+    waiting: tuple[Any, ...] = ()
+
+
+def rewritten(
+    structure: Structure, selection: Selection, ready: Mapping[tuple[int, ...], Any] = {}
+) -> Rewritten:
+    """Run the passes that are on.
+
+    Args:
+        structure, selection: the sequence as recorded, and what of it is to run.
+        ready: compiled regions by their nodes.
+    """
+    now = state.present()
+    draft = Draft(structure, selection, now.mode, ready)
+    for one in PASSES:
+        if now.runs(one.name, one.exact):
+            one.run(draft)
+    return Rewritten(
+        *draft.result(), tuple(draft.changes), tuple(draft.candidates), draft.fused, tuple(draft.waiting)
+    )
+
+
+def selected(structure: Structure, flags: tuple[bool, ...]) -> Selection:
+    """What of a sequence is to run where these outputs are wanted: with `dead` switched off, everything."""
+    selection = structure.select(flags)
+    if "dead" not in state.present().off:
+        return selection
+    nodes = tuple(range(len(structure.recipes)))
+    read = {number for numbers in structure.inputs for number in numbers} | set(selection.wanted)
+    return Selection(nodes, selection.wanted, tuple(sorted(n for n in read if n >= structure.num_made)))
+
+
+class passes:
+    """The passes over recorded sequences; switched on or off by name, from now on, or inside `with`.
+
+        print(dtorch.passes())
+        with dtorch.passes(equal=False):
+            ...
+
+    The choice is the process's. A plan that was written under another choice is not used.
+
+    Args:
+        switches: for names of passes, whether they run.
+
+    Raises:
+        UnsupportedError: no pass has such a name.
+    """
+
+    def __init__(self, **switches: bool) -> None:
+        names = [one.name for one in PASSES]
+        for name in switches:
+            if name not in names:
+                raise UnsupportedError(f"passes({name}=...): there are {', '.join(names)}")
+        self._before = state.switched_off()
+        off = {name for name in (*self._before, *switches) if not switches.get(name, False)}
+        state.switch_off(frozenset(off))
+
+    def __enter__(self) -> passes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        state.switch_off(self._before)
+
+    def __iter__(self) -> Iterator[Pass]:
+        return iter(PASSES)
+
+    def __str__(self) -> str:
+        now = state.present()
+        return "\n".join(
+            f"{one.name:14} {'on ' if now.runs(one.name, one.exact) else 'off'}  {one.does}"
+            f"{'' if one.exact else ' (changes rounding: fast alone)'}"
+            for one in PASSES
+        )
+
+    __repr__ = __str__

@@ -57,7 +57,7 @@ def run(page: Path, blocks: list[Block]) -> list[str]:
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
-        input=json.dumps([str(page), [(block.line, block.code) for block in blocks]]),
+        input=json.dumps([str(page.relative_to(ROOT)), [(block.line, block.code) for block in blocks]]),
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -12,6 +12,7 @@ from dtorch.op import registry
 from dtorch.op.operand import Scalar
 from dtorch.op.param import Slot, TorchCall
 from dtorch.op.schema import base_name, schema_of
+from dtorch.op.start import Start, Starts
 from dtorch.tensor import Tensor
 
 _SLOTS = [Slot(i) for i in range(4096)]
@@ -55,16 +56,20 @@ class Door:
         handler: what answers it, None for the ordinary way.
         free: positions and names of the arguments whose float value is an input, not part of the key; 0,
             infinity and NaN are part of it, since no parts of a pending sum may meet them.
+        starts: finds the bounds of slices that are inputs; None where there are none.
     """
 
-    __slots__ = ("free", "func", "handler")
+    __slots__ = ("free", "func", "handler", "starts")
 
     def __init__(self, func: Any) -> None:
         self.func = func
         self.handler = _HANDLERS.get(func) or next((h for belongs, h in _KINDS if belongs(func)), None)
-        names = registry.class_of(func).free_scalars.get(base_name(func), ())
+        cls = registry.class_of(func)
+        names = cls.free_scalars.get(base_name(func), ())
         known = schema_of(func).names
         self.free = frozenset([*names, *(known.index(name) for name in names if name in known)])
+        whole = cls.free_starts.get(base_name(func))
+        self.starts = None if whole is None else Starts(func, whole)
 
 
 DOORS: dict[int, Door] = {}
@@ -94,7 +99,7 @@ def scan(door: Door, args: tuple, kwargs: dict | None) -> tuple[list[Any], list[
     operands: list[Any] = []
     scalars: list[Scalar] = []
     graph, plain = None, True
-    for value in args:
+    for value in args if door.starts is None else door.starts.freed(args):
         kind = type(value)
         if kind is Tensor:
             operand = value._operand
@@ -136,6 +141,9 @@ def _scan(
     if name is not None and _is_input(kind, value, name, door):
         scalars.append(Scalar(value))
         key.append(kind)
+    elif kind is Start:
+        scalars.append(Scalar(value.number))
+        key.append((kind, value.length))
     elif kind is float:
         key.append(value.hex())
     elif kind is bool:
@@ -180,12 +188,15 @@ def parameters(door: Door, args: tuple, kwargs: dict) -> TorchCall:
         kind = type(value)
         if name is not None and _is_input(kind, value, name, door):
             return Slot(next(scalars), value if kind is float else None)
+        if kind is Start:
+            return Slot(next(scalars), value.number)
         if isinstance(value, torch.Tensor):
             return next(slots)
         if kind is list or kind is tuple:
             return kind([template(item) for item in value])
         return value
 
+    args = args if door.starts is None else door.starts.freed(args)
     call_args = tuple([template(value, i) for i, value in enumerate(args)])
     return TorchCall(
         name_of(door.func), call_args, {name: template(value, name) for name, value in kwargs.items()}

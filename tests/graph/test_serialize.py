@@ -96,6 +96,11 @@ def assert_alike(found: list[Any], wanted: list[Any]) -> None:
         assert torch.equal(mine.to_torch(), theirs.to_torch())
 
 
+def calls_of(graph: LogicalGraph) -> list[str]:
+    """What is printed of a graph but for the lines of the program, which are others when it runs again."""
+    return [line.rpartition("  ")[0] for line in str(graph).splitlines()]
+
+
 @pytest.mark.parametrize("suffix", ["dtorch", "json"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_loaded_graph_prints_and_runs_as_the_recorded_one(name: str, suffix: str, tmp_path: Path) -> None:
@@ -110,7 +115,7 @@ def test_a_loaded_graph_prints_and_runs_as_the_recorded_one(name: str, suffix: s
     with dtorch.record() as again:
         found = loaded.run(*fresh)
     assert_alike(found, made)
-    assert str(again) == str(graph)
+    assert calls_of(again) == calls_of(graph)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

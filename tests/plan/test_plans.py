@@ -361,8 +361,8 @@ def test_the_listing_of_what_is_pending(x: dtorch.Tensor) -> None:
     step().to_torch()
     y = step()
     first, second = x.graph.listing().splitlines()
-    assert "0  Mul([4, 3] -> [4, 3])  [Shard(0)] -> [Shard(0)]  OperatorCost[" in first
-    assert "1  Add([4, 3] -> [4, 3])" in second
+    assert "0  Mul([4, 3] -> [4, 3], other=2.0)  [Shard(0)] -> [Shard(0)]  OperatorCost[" in first
+    assert "1  Add([4, 3] -> [4, 3], other=1.0)" in second
     line = step.__code__.co_firstlineno + 1
     assert first.endswith(f"{__file__}:{line}")
     assert str(x.graph) == f"{x.graph!r}, 2 pending\n{first}\n{second}"

@@ -14,7 +14,7 @@ from dtorch.graph.conversion import convert
 from dtorch.graph.recipe import Recipe
 from dtorch.layout import Layout
 from dtorch.op.call import flatten
-from dtorch.op.operand import Buffer, Failed, NoValue, Operand, Parts
+from dtorch.op.operand import Buffer, Failed, NoValue, Operand, Parts, Scalar
 from dtorch.op.operator import Operator
 from dtorch.op.param import fill
 from dtorch.redistribute.local_work import LocalWork
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from dtorch.graph.recipe import Recipe
 
 
-def viewer(operator: Operator, index: int, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+def viewer(
+    operator: Operator, operands: Sequence[Any], index: int, number: int
+) -> Callable[[torch.Tensor], torch.Tensor]:
     """The view that output `number` is of input `index`, as a function of the input's full value."""
     call = operator.call
     args, kwargs = call.args, call.kwargs
+    numbers = [operand.parts.value if isinstance(operand, Scalar) else None for operand in operands]
 
     def view(full: torch.Tensor) -> torch.Tensor:
-        values: list[Any] = [None] * len(operator.inputs)
+        values: list[Any] = list(numbers)
         values[index] = full
         return flatten(call.func(*fill(args, values), **fill(kwargs, values)))[number]
 

@@ -178,10 +178,22 @@ def _output_plans(recipe: Recipe) -> tuple[OutputPlan, ...]:
         elif meta is None or output is None:
             plans.append(OutputPlan("value"))
         elif view_of is not None:
-            plans.append(OutputPlan("copy" if converted else "view", view_of, output.spec, None, meta.offset))
+            plan = OutputPlan("copy" if converted else "view", view_of, output.spec, None, meta.offset)
+            plans.append(_moved(plan, operator))
         else:
             plans.append(OutputPlan("fresh", -1, output.spec))
     return tuple(plans)
+
+
+def _moved(plan: OutputPlan, operator: Operator) -> OutputPlan:
+    """The plan of a view that starts where each call says: without the start that it was inferred with."""
+    found = operator.moved_by()
+    if found is None:
+        return plan
+    (name, step), slot = found, operator.slot(found[0])
+    assert slot is not None
+    offset = plan.offset - step * operator.a_value(name)
+    return msgspec.structs.replace(plan, offset=offset, moved_by=(slot, step))
 
 
 def _check_kept_shapes(operator: Operator) -> None:

@@ -42,13 +42,15 @@ def users_place(depth: int = 1) -> Any:
     frame: Any = sys._getframe(depth)
     while frame is not None:
         if not _INSIDE[frame.f_globals.get("__name__")]:
+    if isinstance(place, str):
+        return place
             return frame.f_code, frame.f_lasti
         frame = frame.f_back
     return None
 
 
 def line_of(place: Any) -> str:
-    """File and line of a place that `users_place` noted."""
+    """File and line of a place that `users_place` noted, or as they were read from a file."""
     if place is None:
         return "(called by autograd)"
     code, instruction = place

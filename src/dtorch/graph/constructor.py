@@ -369,4 +369,4 @@ def _made(plan: OutputPlan, operands: list[Any]) -> Operand | int:
 
 def _viewing(plan: OutputPlan, operands: list[Any]) -> Operand:
     base = operands[plan.input]
-    return Operand(plan.spec, None, base.shared or base.buffer, base.offset + plan.offset)  # type: ignore[arg-type]
+    return Operand(plan.spec, None, base.shared or base.buffer, plan.offset_of(operands))  # type: ignore[arg-type]

@@ -128,10 +128,10 @@ def _output(recipe: Recipe, plan: OutputPlan, number: int, operands: Sequence[An
         same = recipe.operator.name == "aten._unsafe_view"  # a view that autograd does not take for one
         return Operand(plan.spec, operands[0].parts if same else NoValue())
     base: Operand = operands[plan.input]
-    offset = base.offset + plan.offset
+    offset = plan.offset_of(operands)
     if plan.source == "view":
         assert base.parts is not None
         return Operand(plan.spec, None, base.buffer, offset).give(base.parts)
     copy = Operand(plan.spec, NoValue(), None, offset)
-    copy.buffer.upstream = Upstream(base, aliasing.viewer(recipe.operator, plan.input, number))
+    copy.buffer.upstream = Upstream(base, aliasing.viewer(recipe.operator, operands, plan.input, number))
     return copy

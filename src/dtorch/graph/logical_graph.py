@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from dtorch.graph.listing import line
+from dtorch.graph.listing import line, numbers_in
 from dtorch.graph.recipe import Recipe
 from dtorch.graph.wiring import Wiring
 from dtorch.layout import Layout
@@ -294,17 +294,23 @@ class LogicalGraph:
         return {device: dict(kinds) for device, kinds in found.items()}
 
     def __str__(self) -> str:
-        lines = []
-        for number, node in enumerate(self.nodes):
-            mark = " (implicit)" if isinstance(node.operator, Convert) and node.operator.implicit else ""
-            places = ", ".join(str(list(s.placements)) for s in node.outputs if s is not None)
-            lines.append(f"{number:4d}  {node.operator.describe()}{mark}  {places}  {node.operator.price()}")
-        return "\n".join(lines)
+        """A line a call: operator, placements of its outputs, price, and the line that made the call."""
+        return self._lines(inputs=False)
 
     def listing(self) -> str:
-        """The same with placements of inputs too, and the user's line."""
+        """The same with placements of inputs too."""
+        return self._lines(inputs=True)
+
+    def _lines(self, inputs: bool) -> str:
         return "\n".join(
-            line(number, node.operator, node.inputs, node.outputs, node.place)
+            line(
+                number,
+                node.operator,
+                numbers_in(self.wiring.numbers(number)),
+                node.inputs if inputs else None,
+                node.outputs,
+                node.place,
+            )
             for number, node in enumerate(self.nodes)
         )
 

@@ -42,19 +42,22 @@ def outputs_of(
                 fresh = convert(constructor, fresh, plan.target, cause=recipe.operator, keep=False)
             found.append(fresh)
         else:
-            found.append(_view_of(recipe, plan, operands[plan.input], number, parts))
+            found.append(_view_of(recipe, plan, operands, number, parts))
     return found
 
 
-def _view_of(recipe: Recipe, plan: OutputPlan, base: Operand | None, number: int, parts: Parts) -> Operand:
-    """The operand of output `number`, a view of `base`: sharing its storages, or a copy that remembers it."""
+def _view_of(
+    recipe: Recipe, plan: OutputPlan, operands: Sequence[Operand | None], number: int, parts: Parts
+) -> Operand:
+    """The operand of output `number`, a view: sharing storages with its base, or a copy that remembers it."""
+    base = operands[plan.input]
     assert base is not None
     assert plan.spec is not None
-    offset = base.offset + plan.offset
+    offset = plan.offset_of(operands)
     if plan.source == "view":
         return Operand(plan.spec, None, base.buffer, offset).give(parts)
     copy = Operand(plan.spec, parts, None, offset)
-    copy.buffer.upstream = Upstream(base, aliasing.viewer(recipe.operator, plan.input, number))
+    copy.buffer.upstream = Upstream(base, aliasing.viewer(recipe.operator, operands, plan.input, number))
     return copy
 
 

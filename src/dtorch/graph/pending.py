@@ -16,7 +16,7 @@ MAX_BYTES = 256 * 2**20
 MAX_NODES = 20_000
 """A backstop for programs that make nothing but tiny tensors and never ask for one."""
 
-Node = tuple[Any, list[Operand], tuple[Operand, ...], Any]
+Node = tuple[Any, list[Any], tuple[Operand, ...], Any]
 
 
 class Pending:

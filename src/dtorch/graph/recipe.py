@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ class OutputPlan(msgspec.Struct, frozen=True):
         spec: None where it is read off the result.
         target: layout to which a fresh output is brought at once, or None.
         offset: storage offset in elements, from the start of the input's storage.
+        moved_by: the input, a number, that adds to the offset, and its step in elements; None for none.
     """
 
     source: str
@@ -40,6 +42,15 @@ class OutputPlan(msgspec.Struct, frozen=True):
     spec: Spec | None = None
     target: Layout | None = None
     offset: int = 0
+    moved_by: tuple[int, int] | None = None
+
+    def offset_of(self, operands: Sequence[Any]) -> int:
+        """The storage offset of a view of one of these operands, numbers beside them."""
+        offset = operands[self.input].offset + self.offset
+        if self.moved_by is None:
+            return offset
+        number, step = self.moved_by
+        return offset + step * operands[number].parts.value
 
 
 class Recipe:
@@ -107,7 +118,7 @@ class Recipe:
         self.nbytes = 0
         self.simple: OutputPlan | None = None
         self.views = operator.view_of() is not None
-        self.places: dict[Any, tuple[int, int]] = {}
+        self.places: dict[Any, tuple[int, bool]] = {}
         self.described = False
         self.fault: Exception | None = None
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dtorch.errors import SerializationError
+from dtorch.graph.confirm import line_of
 from dtorch.graph.logical_graph import LogicalGraph, Node
 from dtorch.graph.wiring import Free, Use
 from dtorch.op import document, records
@@ -45,6 +46,7 @@ def _node_record(writer: Writer, node: Node, use: Use | None) -> records.Node:
         in_backward=node.in_backward,
         reads=reads,
         makes=[] if use is None else list(use.makes),
+        place=line_of(node.place),
     )
 
 
@@ -81,6 +83,7 @@ def _node(reader: Reader, record: records.Node) -> Node:
         tuple(map(reader.maybe, record.outputs)),
         None if record.cause is None else reader.operators[record.cause],
         record.in_backward,
+        record.place,
     )
 
 

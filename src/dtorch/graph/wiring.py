@@ -61,6 +61,11 @@ class Wiring:
         self._numbers: WeakKeyDictionary[Operand, int] = WeakKeyDictionary()
         self._count = 0
 
+    def numbers(self, node: int) -> dict[int, Any]:
+        """What a node reads that is no operand, by input."""
+        reads = self.uses[node].reads if node in self.uses else ()
+        return {i: read.value for i, read in enumerate(reads) if isinstance(read, Free)}
+
     def knows(self, operand: Operand) -> bool:
         """Whether some node has used the operand."""
         return operand in self._numbers

@@ -52,7 +52,7 @@ def _kind(value: Any) -> Any:
         return type(value), tuple([_kind(item) for item in value])
     if type(value) is dict:
         return tuple([(name, _kind(item)) for name, item in value.items()])
-    return (value.index, value.sample is None) if type(value) is Slot else type(value)
+    return (value.index, type(value.sample)) if type(value) is Slot else type(value)
 
 
 def _search(func: Any, args: tuple, kwargs: dict, specs: Sequence[Spec | None]) -> Any | None:

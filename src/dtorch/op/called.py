@@ -190,5 +190,17 @@ class Called:
         """Output number -> the input that it is, for in-place forms."""
         if not isinstance(self.param, TorchCall) or not self.schema.written:
             return {}
+    def a_value(self, name: str) -> Any:
+        """An argument that is a plain value; where each call gives it anew, one such value."""
+        value = self.arguments[name]
+        return value.sample if isinstance(value, Slot) else value
+
+    def moved_by(self) -> tuple[str, int] | None:
+        """The argument, given anew by each call, by which outputs start later in what they view.
+
+        And its step in elements; None where they always start at the same place.
+        """
+        return None
+
         slots = {n: self.slot(name) for n, name in enumerate(self.schema.returned) if name is not None}
         return {n: i for n, i in slots.items() if i is not None}

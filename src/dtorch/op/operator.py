@@ -50,6 +50,7 @@ class Operator(Priced):
             pending output is reduce-scattered to the same cut.
         free_scalars: torch operator -> arguments whose float value no rule, metadata or price depends on;
             calls that differ in these alone share one recipe and one plan.
+        free_starts: torch operator -> tensors whose dim must be whole for bounds of slices to be such inputs.
         reduces: pending outputs are reduced at once outside a backward, so that a user sees Replicate.
     """
 
@@ -59,6 +60,7 @@ class Operator(Priced):
     gradient_of: ClassVar[Mapping[int, str]] = {}
     reduces: ClassVar[bool] = False
     free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {}
+    free_starts: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

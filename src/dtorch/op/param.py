@@ -6,6 +6,7 @@ of an operand. Two calls with equal parameters and equally specified operands ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,12 +18,12 @@ _OVERLOADS: dict[str, Any] = {}
 class Slot(msgspec.Struct, frozen=True, tag="slot"):
     """The place of input number `index` among an operator's arguments.
 
-    An input may be a value that each call gives anew: a number (a learning rate), of which `sample` is one
-    value, or a random generator.
+    An input may be a value that each call gives anew: a number (a learning rate, the start of a slice), of
+    which `sample` is one value, or a random generator.
     """
 
     index: int
-    sample: float | None = None
+    sample: int | float | None = None
 
 
 class OpParam(msgspec.Struct, frozen=True, tag=True):
@@ -96,6 +97,18 @@ def fill(template: Any, values: list[Any]) -> Any:
         return kind([fill(item, values) for item in template])
     if kind is dict:
         return {key: fill(item, values) for key, item in template.items()}
+    return template
+
+
+def fill_numbers(template: Any, numbers: Mapping[int, Any]) -> Any:
+    """Replace the slots of some inputs by the numbers that a call gave; others stay."""
+    kind = type(template)
+    if kind is Slot:
+        return numbers.get(template.index, template)
+    if kind is list or kind is tuple:
+        return kind([fill_numbers(item, numbers) for item in template])
+    if kind is dict:
+        return {key: fill_numbers(item, numbers) for key, item in template.items()}
     return template
 
 

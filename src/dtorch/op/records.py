@@ -171,6 +171,7 @@ class Node(msgspec.Struct, frozen=True):
         reads: operand numbers; None where the node only shows what another one implies (a conversion that its
             consumer asks for).
         makes: operand numbers of the outputs, None for plain values.
+        place: file and line of the program that made the call; None where nobody told.
     """
 
     operator: Index
@@ -180,6 +181,7 @@ class Node(msgspec.Struct, frozen=True):
     in_backward: bool
     reads: list[Index | Free] | None
     makes: list[Index | None]
+    place: str | None = None
 
 
 class OperatorBody(msgspec.Struct, frozen=True, tag="operator"):

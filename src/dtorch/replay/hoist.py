@@ -58,7 +58,7 @@ def hoist(structure: Structure, selection: Selection, stays: set[int]) -> tuple[
     Args:
         structure: of the sequence.
         selection: what of it is to run.
-        stays: numbers of the operands from outside whose local tensors stay the same.
+        stays: numbers of the operands from outside whose local tensors, or values, stay the same.
 
     Returns:
         The selection without them, their outputs bound instead; and the nodes, in program order.

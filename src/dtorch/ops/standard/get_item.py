@@ -13,13 +13,15 @@ Placements  on one mesh axis, d the sliced dim, e any other
     S(d)    S(d)    all of d; or whole blocks of an uncut outer factor of d, as the parts of a fused qkv
     S(d)    S(e)    any other slice: the axis moves to e, or becomes Replicate where that is not possible
 
-In the last row y is a copy that stays tied to x (`op/operand.py`).
+In the last row y is a copy that stays tied to x (`op/operand.py`). Where no device holds only a part of d,
+nothing depends on start and index, and each call gives them anew (`op/start.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
+from typing import ClassVar
 
 from dtorch.layout import Layout
 from dtorch.op.dims import UNCUT, Rule
@@ -50,19 +52,27 @@ class GetItem(Along):
     """x[start:end:step] and x[index], on one dim."""
 
     torch_ops = ("aten.slice.Tensor", "aten.select.int")
+    free_starts: ClassVar[Mapping[str, Sequence[str]]] = {"aten.slice": ("self",), "aten.select": ("self",)}
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
         """A slice is local where the layout can follow, an element where the dim is not cut."""
         a = self.arguments
         if self.name == "aten.select":
-            target = layout.select(a["dim"], a["index"])
+            target = layout.select(a["dim"], self.a_value("index"))
         else:
-            target = layout.slice(a["dim"], a["start"], a["end"], a["step"])
+            target = layout.slice(a["dim"], self.a_value("start"), self.a_value("end"), a["step"])
         return None if target is None else [target]
 
+    def moved_by(self) -> tuple[str, int] | None:
+        """By the start, where it is given anew."""
+        name = "index" if self.name == "aten.select" else "start"
+        x = self.inputs[0]
+        assert x is not None
+        return None if self.slot(name) is None else (name, x.spec.stride[self.arguments["dim"]])
+
     def localize(self, coord: tuple[int, ...]) -> Local:
-        """Bounds on this device."""
-        if self.name == "aten.select":
+        """Bounds on this device; those given anew are the same everywhere."""
+        if self.name == "aten.select" or self.slot("start") is not None:
             return super().localize(coord)
         a = self.arguments
         layout = self.layouts[0]
@@ -76,6 +86,7 @@ class SliceBackward(LayoutOperator):
 
     type = "GetItemBackward"
     torch_ops = ("aten.slice_backward",)
+    free_starts: ClassVar[Mapping[str, Sequence[str]]] = {"aten.slice_backward": ("grad_output",)}
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
         """The layout whose slice is the gradient's: d uncut or made of such blocks."""
@@ -84,7 +95,7 @@ class SliceBackward(LayoutOperator):
         dim = a["dim"] % len(shape)
         for factors in self._candidates(layout, dim, shape[dim]):
             source = layout.with_dim(dim, factors)
-            if source.slice(dim, a["start"], a["end"], a["step"]) is layout:
+            if source.slice(dim, self.a_value("start"), self.a_value("end"), a["step"]) is layout:
                 return [source]
         return None
 
@@ -102,6 +113,8 @@ class SliceBackward(LayoutOperator):
         a = self.arguments
         assert self.outputs[0] is not None
         layout = self.outputs[0].layout
+        if self.slot("start") is not None:
+            return self.localized(coord, input_sizes=list(layout.local_shape(coord)))
         start, end = layout.local_slice(a["dim"], a["start"], a["end"], a["step"], coord)
         return self.localized(coord, input_sizes=list(layout.local_shape(coord)), start=start, end=end)
 
@@ -115,6 +128,7 @@ class SelectBackward(LayoutOperator):
 
     type = "GetItemBackward"
     torch_ops = ("aten.select_backward",)
+    free_starts: ClassVar[Mapping[str, Sequence[str]]] = {"aten.select_backward": ()}
 
     def transform(self, layout: Layout) -> Sequence[Layout | None] | None:
         """The selected dim comes back uncut."""
@@ -137,6 +151,10 @@ class SliceScatter(Operator):
 
     type = "SetItem"
     torch_ops = ("aten.slice_scatter", "aten.select_scatter")
+    free_starts: ClassVar[Mapping[str, Sequence[str]]] = {
+        "aten.slice_scatter": ("self", "src"),
+        "aten.select_scatter": ("self",),
+    }
 
     def rule(self) -> Rule:
         """Every dim but d stays as it is."""
@@ -144,11 +162,12 @@ class SliceScatter(Operator):
         dim = self.arguments["dim"] % len(target)
         names = tuple(UNCUT if d == dim else f"d{d}" for d in range(len(target)))
         others = names if len(source) == len(target) else (*names[:dim], *names[dim + 1 :])
-        return Rule((names, others), (names,), (frozenset((0, 1)),))
+        numbers = (None,) * (len(self.inputs) - 2)
+        return Rule((names, others, *numbers), (names,), (frozenset((0, 1)),))
 
     def traffic_bytes(self) -> int:
         """Out of place x is copied; then the selected elements are read and written."""
-        x, source = self.inputs
+        x, source = self.inputs[:2]
         assert x is not None
         assert source is not None
         return 2 * x.nbytes + 2 * prod(source.shape) * x.spec.itemsize

@@ -146,6 +146,7 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
 
 def _allow_recording(recipe: Recipe) -> None:
     plans = recipe.outputs
+    recipe.draws = recipe.operator.draws_alone() and known and not (recipe.conversions or recipe.write_back)
     assert plans is not None
     recipe.kept = tuple(j for j, plan in enumerate(plans) if plan.source in ("fresh", "view"))
     recipe.moves = any(plan.target is not None for plan in plans)

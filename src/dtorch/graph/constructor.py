@@ -17,7 +17,7 @@ import torch
 
 from dtorch import redistribute
 from dtorch.errors import CaptureError
-from dtorch.graph import aliasing, conversion, described
+from dtorch.graph import aliasing, conversion, described, drawing
 from dtorch.graph.build import Surroundings, build
 from dtorch.graph.confirm import confirm, explain, users_place
 from dtorch.graph.conversion import convert
@@ -138,6 +138,8 @@ class GraphConstructor:
             recipe = self._build(full_key, operands, make, self._around)
         if lazy and recipe.lazy and (not plain or self._snapshot(recipe, operands, plain)):
             results: Results | None = self._record(recipe, operands, users_place(2))
+        elif lazy and not plain and drawing.may_wait(self, recipe):
+            results = drawing.ahead(self, recipe, operands)
         else:
             in_backward = _current_backward() != -1
             with torch._C.DisableTorchFunction():

@@ -35,7 +35,7 @@ def overlaps(a: Operand, b: Operand) -> bool:
     if a is b or a.shared is None or b.shared is None or _root(a.shared) is not _root(b.shared):
         return False
     one, other = a.spec, b.spec
-    if not one.numel or not other.numel or not (_is_dense(one) and _is_dense(other)):
+    if not one.numel or not other.numel or not (is_dense(one) and is_dense(other)):
         return False
     if a.offset == b.offset and one.numel == other.numel:
         return one.stride != other.stride
@@ -49,7 +49,7 @@ def _root(buffer: Buffer) -> Buffer:
     return buffer
 
 
-def _is_dense(spec: Spec) -> bool:
+def is_dense(spec: Spec) -> bool:
     """Whether the elements fill their stretch of memory without gaps, each place once."""
     step = 1
     for stride, size in sorted((d, n) for d, n in zip(spec.stride, spec.shape, strict=True) if n != 1):

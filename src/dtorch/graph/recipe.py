@@ -68,6 +68,7 @@ class Recipe:
         returns: type of the sequence that torch returns.
         checked: whether a first run has confirmed the inferred metadata.
         lazy: whether later calls may be recorded instead of run: all metadata is known, nothing is drawn.
+        draws: whether it gives or writes random numbers that depend on no value, and nothing else.
         kept: numbers of the outputs that become operands.
         moves: whether an output is brought to another layout by a node of its own.
         nbytes: of the outputs that need memory of their own.
@@ -83,6 +84,7 @@ class Recipe:
         "checked",
         "conversions",
         "described",
+        "draws",
         "fault",
         "kept",
         "lazy",
@@ -113,6 +115,7 @@ class Recipe:
         self.returns: type = tuple
         self.checked = False
         self.lazy = False
+        self.draws = False
         self.kept: tuple[int, ...] = ()
         self.moves = False
         self.nbytes = 0

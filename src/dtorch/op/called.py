@@ -29,7 +29,7 @@ _PLAIN = (bool, int, float, str, list, tuple, torch.dtype)
 
 
 class Called:
-    """Parameters and operands: what no family overrides, but for `view_of` and `draws`.
+    """Parameters and operands: what no family overrides, but for `view_of`, `moved_by` and `draws`.
 
     Attributes:
         type: the operator type's name.
@@ -138,6 +138,10 @@ class Called:
         ):
             return False
         return self.arguments.get("dropout_p") != 0.0  # attention draws for its dropout alone
+
+    def draws_alone(self) -> bool:
+        """Whether all that the operator gives or writes is random, and depends on no value."""
+        return False
 
     def to_bytes(self) -> bytes:
         """The operator, inferred, as a file; `dtorch.operators.Operator.from_bytes` reads it.

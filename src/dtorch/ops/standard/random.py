@@ -17,7 +17,8 @@ way, and are drawn once too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,22 +42,35 @@ class Random(LayoutOperator, abstract=True):
 
     def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
         """One torch call on a tensor of the global shape and strides."""
-        call = compile_call(self.call.func, self.call.args, self.call.kwargs)
         x = self.inputs[0]
         assert x is not None
         mine = inputs[0]
         if x.layout.is_replicate and mine[0].stride() == x.spec.stride:
-            drawn = call(mine)
+            drawn = self._call(mine)
             for out in outputs:
                 out[:] = [drawn]
             return
-        spec = x.spec
-        whole = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=mine[0].device)
-        drawn = call([whole, *mine[1:]])
+        drawn = self.draw(mine[1:])
         target = x.layout if self.schema.written else x.layout.without_partial()
         parts = dealt(drawn, target, self.mesh)
         for local, out, coord in zip(inputs, outputs, group.coords, strict=True):
             out[:] = [local[0].copy_(parts[coord]) if self.schema.written else parts[coord]]
+
+    def draw(self, others: Sequence[Any]) -> torch.Tensor:
+        """The whole tensor, for the inputs beside x: a generator, or a tensor of chances."""
+        x = self.inputs[0]
+        assert x is not None
+        spec, device = x.spec, self.mesh.torch_device(0)
+        whole = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=device)
+        return self._call([whole, *others])
+
+    def draws_alone(self) -> bool:
+        """Unless the chances are a tensor."""
+        return sum(x is not None for x in self.inputs) == 1
+
+    @cached_property
+    def _call(self) -> Callable[[Sequence[Any]], Any]:
+        return compile_call(self.call.func, self.call.args, self.call.kwargs)
 
     def traffic_bytes(self) -> int:
         """What is written."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import dtorch
+from dtorch.graph.constructor import GraphConstructor
 from dtorch.plan import cache
 from tests.models.test_models import MESHES, MODELS, VOCABULARY, batch_for, built, on
 
@@ -86,8 +87,10 @@ def test_training_makes_no_plan_after_the_third_step() -> None:
     assert counts[2:] == [counts[2]] * 5, counts
 
 
-def test_generating_with_a_static_cache_soon_makes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None from the fifth token on, and only the calls on `input_ids`, which grows, are interpreted."""
+@pytest.mark.parametrize("kind", ["static", "growing"])
+def test_generating_makes_no_plan_after_the_second_token(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Only calls on what grows are interpreted then: `input_ids` and its mask, and the cache if it does."""
+    GraphConstructor.forget()
     _, model, mesh = built("llama", "dp x tp")
     ids = torch.randint(1, VOCABULARY, (2, 5), generator=torch.Generator().manual_seed(1))
     counts: list[tuple[int, int]] = []
@@ -100,13 +103,16 @@ def test_generating_with_a_static_cache_soon_makes_no_plan(monkeypatch: pytest.M
 
     class Counting(transformers.LogitsProcessor):
         def __call__(self, input_ids: Any, scores: Any) -> Any:
+            """As often as there are tokens, before each."""
             counts.append((dtorch.plan_stats().made, sum(interpreted)))
             interpreted.clear()
             return scores
 
     monkeypatch.setattr(cache, "interpret", counting)
-    options = {"cache_implementation": "static", "disable_compile": True, "do_sample": False}
-    model.eval().generate(on(mesh, ids), max_new_tokens=64, logits_processor=[Counting()], **options)
+    options = {"disable_compile": True, "do_sample": False, "logits_processor": [Counting()]}
+    if kind == "static":
+        options["cache_implementation"] = "static"
+    model.eval().generate(on(mesh, ids), max_new_tokens=64, **options)
     assert len(counts) == 64
-    assert {made for made, _ in counts[3:]} == {counts[3][0]}, counts
-    assert max(nodes for _, nodes in counts[4:]) <= 8, counts
+    assert {made for made, _ in counts[2:]} == {counts[2][0]}, counts
+    assert max(nodes for _, nodes in counts[3:]) <= 8, counts

@@ -10,22 +10,13 @@ import msgspec
 
 from dtorch import redistribute
 from dtorch.errors import DtorchError, OperatorError, PlacementError
+from dtorch.graph import rounds
 from dtorch.graph.recipe import Recipe
+from dtorch.graph.rounds import INSIDE
 from dtorch.op.call import meta_of
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.spec import Spec
-
-
-class _Inside(dict[Any, bool]):
-    """Whether a module is part of dtorch or torch, by its name; asked for every call, so remembered."""
-
-    def __missing__(self, name: Any) -> bool:
-        found = self[name] = str(name).partition(".")[0] in ("dtorch", "torch")
-        return found
-
-
-_INSIDE = _Inside()
 
 
 def users_line() -> str:
@@ -41,9 +32,7 @@ def users_place(depth: int = 1) -> Any:
     """
     frame: Any = sys._getframe(depth)
     while frame is not None:
-        if not _INSIDE[frame.f_globals.get("__name__")]:
-    if isinstance(place, str):
-        return place
+        if not INSIDE[frame.f_globals.get("__name__")]:
             return frame.f_code, frame.f_lasti
         frame = frame.f_back
     return None
@@ -53,6 +42,8 @@ def line_of(place: Any) -> str:
     """File and line of a place that `users_place` noted, or as they were read from a file."""
     if place is None:
         return "(called by autograd)"
+    if isinstance(place, str):
+        return place
     code, instruction = place
     line = next((line for start, stop, line in code.co_lines() if start <= instruction < stop), None)
     return f"{code.co_filename}:{line or code.co_firstlineno}"
@@ -140,13 +131,12 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
             )
     recipe.outputs = tuple(plans)
     recipe.checked = True
-    recipe.meet(users_place(), 0)  # alone
+    recipe.meet(users_place(), rounds.present())
     _allow_recording(recipe)
 
 
 def _allow_recording(recipe: Recipe) -> None:
     plans = recipe.outputs
-    recipe.draws = recipe.operator.draws_alone() and known and not (recipe.conversions or recipe.write_back)
     assert plans is not None
     recipe.kept = tuple(j for j, plan in enumerate(plans) if plan.source in ("fresh", "view"))
     recipe.moves = any(plan.target is not None for plan in plans)
@@ -156,6 +146,7 @@ def _allow_recording(recipe: Recipe) -> None:
     known = all(plan.source in ("fresh", "view", "argument") for plan in plans)
     seen = bool(plans) or bool(recipe.written)  # what neither gives nor writes is called for its effects
     recipe.lazy = known and seen and not recipe.write_back and not recipe.operator.draws()
+    recipe.draws = recipe.operator.draws_alone() and known and not (recipe.conversions or recipe.write_back)
     alone = recipe.single and len(plans) == 1 and plans[0].source != "argument"
     if recipe.lazy and alone and not (recipe.conversions or recipe.written or recipe.moves):
         recipe.simple = plans[0]

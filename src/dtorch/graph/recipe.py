@@ -74,7 +74,7 @@ class Recipe:
         nbytes: of the outputs that need memory of their own.
         simple: the plan of the one output, fresh or a view, where there is nothing else to record, else None.
         views: whether the outputs view an input.
-        places: lines of programs that made the call: in which run last, and in how many before that.
+        places: lines of programs that made the call: in which round last, and whether in one before.
         described: whether it is for described devices, where nothing runs; see `described.py`.
         fault: what the operator's rule raised; raised again where torch itself finds no fault with the call.
     """
@@ -125,18 +125,19 @@ class Recipe:
         self.described = False
         self.fault: Exception | None = None
 
-    def meet(self, place: Any, run: int) -> bool:
-        """Note that a line of a program makes the call in a run; whether it has done so in two earlier ones.
+    def meet(self, place: Any, round_number: int) -> bool:
+        """Note that a line makes the call in a round of the program; whether it did in an earlier one.
 
-        Then it will do so again. Where sizes grow, a line makes other calls each time; and layers that make
-        a call after the first one has made it alone have made it in one run.
+        Rounds are counted by `rounds.py`. A call of an earlier round will come again. Where sizes grow, a
+        line makes another call in each round: for all layers of a model in the same one, also where those of
+        the first layer, being new, run at once.
         """
-        found = self.places.get(place)
-        if found is None and len(self.places) < MAX_PLACES:
-            self.places[place] = (run, 0)
-        elif found is not None and found[0] != run:
-            self.places[place] = found = (run, found[1] + 1)
-        return found is not None and found[1] >= 2
+        last = self.places.get(place)
+        if last is None and len(self.places) < MAX_PLACES:
+            self.places[place] = last = round_number, False
+        elif last is not None and last[0] != round_number:
+            self.places[place] = last = round_number, True
+        return last is not None and last[1]
 
 
 class Recipes(OrderedDict[Any, Recipe]):

@@ -190,10 +190,6 @@ class Called:
         value = self.arguments.get(name) if isinstance(self.param, TorchCall) else None
         return value.index if isinstance(value, Slot) else None
 
-    def returned_inputs(self) -> dict[int, int]:
-        """Output number -> the input that it is, for in-place forms."""
-        if not isinstance(self.param, TorchCall) or not self.schema.written:
-            return {}
     def a_value(self, name: str) -> Any:
         """An argument that is a plain value; where each call gives it anew, one such value."""
         value = self.arguments[name]
@@ -206,5 +202,9 @@ class Called:
         """
         return None
 
+    def returned_inputs(self) -> dict[int, int]:
+        """Output number -> the input that it is, for in-place forms."""
+        if not isinstance(self.param, TorchCall) or not self.schema.written:
+            return {}
         slots = {n: self.slot(name) for n, name in enumerate(self.schema.returned) if name is not None}
         return {n: i for n, i in slots.items() if i is not None}

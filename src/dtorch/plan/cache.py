@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -63,7 +62,6 @@ class Known(NamedTuple):
 
 _KNOWN: OrderedDict[Any, Known] = OrderedDict()
 _MET: OrderedDict[int, None] = OrderedDict()
-_RUNS = count(1)
 _STATS = PlanStats()
 _LOCK = RLock()
 _watched: list[Plan] | None = None
@@ -126,7 +124,7 @@ def run(nodes: list[Any], converted: list[Operand]) -> None:
             return
         plan = _plan_for(key, structure, selection, flags, make=_watched is not None)
         if plan is None:
-            pieces = pieces_of(nodes, structure, selection, next(_RUNS))
+            pieces = pieces_of(nodes, structure, selection)
             if len(pieces) > 1:
                 numbered.release()
                 _run_pieces(nodes, pieces)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from dtorch.graph import rounds
 from dtorch.plan.structure import Flags, Selection, Structure
 
 
@@ -21,19 +22,19 @@ class Piece(NamedTuple):
     familiar: bool
 
 
-def pieces_of(nodes: list[Any], structure: Structure, selection: Selection, run: int) -> list[Piece]:
+def pieces_of(nodes: list[Any], structure: Structure, selection: Selection) -> list[Piece]:
     """The pieces, in program order; what a later piece reads is wanted of an earlier one.
 
     Args:
         nodes: the sequence.
         structure: of it.
         selection: what of it is to run.
-        run: the number of the run.
     """
+    number = rounds.present()
 
     def is_familiar(node: int) -> bool:
         recipe, _, _, place = nodes[node]
-        return recipe.meet(place, run)
+        return recipe.meet(place, number)
 
     groups = [(key, list(group)) for key, group in groupby(selection.nodes, is_familiar)]
     wanted = set(selection.wanted)

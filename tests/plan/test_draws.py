@@ -21,6 +21,14 @@ PLACEMENTS = {"whole": [Replicate()], "rows": [Shard(0)], "columns": [Shard(1)]}
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
+@pytest.fixture(autouse=True)
+def _records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that records, also under DTORCH_EAGER=1."""
+    graph = Graph()
+    graph.constructor.eager = False
+    monkeypatch.setattr(Graph, "default_graph", staticmethod(lambda: graph))
+
+
 def put(full: torch.Tensor, placements: Any = "rows") -> dtorch.Tensor:
     return dtorch.Tensor(full, MESH, PLACEMENTS[placements] if isinstance(placements, str) else placements)
 

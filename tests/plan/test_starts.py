@@ -19,6 +19,14 @@ ROWS, WHOLE, COLUMNS = [Shard(0)], [Replicate()], [Shard(1)]
 STARTS = [0, 3, 1, 7, 2, 6, 5, 4, -8, -3]
 
 
+@pytest.fixture(autouse=True)
+def _records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that records, also under DTORCH_EAGER=1."""
+    graph = Graph()
+    graph.constructor.eager = False
+    monkeypatch.setattr(Graph, "default_graph", staticmethod(lambda: graph))
+
+
 def put(full: torch.Tensor, placements: list[dtorch.Placement] = ROWS, grad: bool = False) -> dtorch.Tensor:
     return dtorch.Tensor(full, MESH, placements, requires_grad=grad)
 

@@ -128,3 +128,24 @@ def test_it_is_compiled_once_replays_have_taken_as_long(monkeypatch: pytest.Monk
     assert region.wait(240), region.why()
     assert torch.equal(step(x).to_torch(), expected)
     assert step.why().endswith("compiled (exact)")
+
+
+def test_an_index_out_of_range_is_told_as_ever() -> None:
+    """A table that is cut is asked for its bounds inside of the compiled code."""
+    weight = on((7, 4), Shard(0), size=2)
+    mesh = weight.device_mesh
+
+    def look_up(ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, weight) * 2
+
+    ids = dtorch.Tensor(torch.tensor([6, 0, 3]), device_mesh=mesh)
+    before, after, why = replayed(look_up, ids, mode="exact")
+    assert why.endswith("compiled (exact)"), why
+    assert torch.equal(before.to_torch(), after.to_torch())
+    step = dtorch.capture(look_up)
+    step.capture(ids)
+    step(ids)
+    step.instantiate()
+    assert torch.equal(step(ids).to_torch(), after.to_torch())
+    with pytest.raises(IndexError, match="index 7 is out of bounds for dimension 0 with size 7"):
+        step(dtorch.Tensor(torch.tensor([1, 7, 0]), device_mesh=mesh))

@@ -148,9 +148,15 @@ def _compiled(
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         if not fits(inputs):
             return list(function(inputs))
+        try:
+            made = list(code(list(inputs)))
+        except Exception:
+            if written:
+                raise
+            return list(function(inputs))  # which tells what is wrong, and where
         if direct:
-            return list(code(list(inputs)))
-        roots = [*inputs, *code(list(inputs))]
+            return made
+        roots = [*inputs, *made]
         return [output.of(roots[output.root]) for output in outputs]
 
     return run

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from dtorch.inductor.listing import PRESENT
 from dtorch.layout import Layout
 from dtorch.op.dims import UNCUT, Rule, broadcast_names
 from dtorch.op.operator import Local, Operator
@@ -204,7 +205,9 @@ def masked_lookup(
     Raises:
         refusal: such a place; on cpu only, a GPU would have to wait for the answer.
     """
-    if index.device.type == "cpu" and index.numel():
+    if PRESENT.listing:  # which asks for no value; what then fails is run once more, uncompiled
+        torch._assert_async(((index >= 0) & (index < layout.shape[dim])).all(), "index out of bounds")
+    elif index.device.type == "cpu" and index.numel():
         low, high = (int(v) for v in index.aminmax())
         if low < 0 or high >= layout.shape[dim]:
             wrong = low if low < 0 else high

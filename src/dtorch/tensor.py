@@ -362,7 +362,10 @@ def distribute(
             full = full.detach().resolve_conj().resolve_neg()
             parts = redistribute.split(full, layout, mesh)
         stride = compact_stride(full.shape, dim_order(full))
-    return leaf(parts, Spec(layout.shape, stride, full.dtype, layout, mesh), graph, requires_grad)
+    made = leaf(parts, Spec(layout.shape, stride, full.dtype, layout, mesh), graph, requires_grad)
+    if graph.constructor.tape is not None:
+        graph.constructor.tape.split(made._operand, layout, mesh, full)
+    return made
 
 
 def leaf(parts: Parts, spec: Spec, graph: Graph, requires_grad: bool = False) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import dtorch
-from dtorch import CaptureError, Graph, Partial, Replicate, Shard
+from dtorch import Graph, Partial, Replicate, Shard
 from dtorch.graph import constructor as constructors
 from dtorch.op.operand import Operand
 from tests.places import randn
@@ -176,13 +176,15 @@ def test_draws_keep_nothing_alive() -> None:
     assert alive() == before
 
 
-def test_a_captured_function_may_not_draw() -> None:
-    x = put(randn(6, 8))
+def test_a_captured_function_draws_at_each_call() -> None:
+    plain = randn(6, 8)
     step = dtorch.capture(lambda x: F.dropout(x * 2, 0.5) + 1)
+    torch.manual_seed(5)
+    expected = [F.dropout(plain * 2, 0.5) + 1 for _ in range(6)]
+    torch.manual_seed(5)
     with torch.no_grad():
-        step(x).to_torch()
-        with pytest.raises(CaptureError, match="cannot be recorded ahead"):
-            step(x)
+        for value in expected:
+            assert torch.equal(step(put(plain)).to_torch(), value)
 
 
 def test_what_is_collected_shows_the_draw() -> None:

@@ -64,6 +64,7 @@ class GraphConstructor:
         self.pending = Pending()
         self._last_backward = -1
         self.captured = False
+        self.tape: Any = None  # of a captured call: what makes operands beside the graph is noted there
         self._now: Any = None  # the backward and the settings that `enter` saw; None: see for yourself
         self._around = _surroundings(graph.policy, False, default_dtype())
 
@@ -254,16 +255,16 @@ class GraphConstructor:
             self.flush()
 
     @contextmanager
-    def capturing(self) -> Iterator[None]:
+    def capturing(self, tape: Any) -> Iterator[None]:
         """Keep back all that is recorded within; asking for a value raises a CaptureError.
 
         `captured` is False at the end if something ran nevertheless, to be confirmed.
         """
-        self.captured = True
+        self.captured, self.tape = True, tape
         try:
             yield
         finally:
-            self.captured = False
+            self.captured, self.tape = False, None
 
     def parts(self, operand: Operand) -> Parts:
         """The local tensors of an operand, up to date; not to be written.

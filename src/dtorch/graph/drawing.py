@@ -9,6 +9,7 @@ it is recorded.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,10 +17,11 @@ import torch
 from dtorch import redistribute
 from dtorch.graph.overlap import is_dense
 from dtorch.graph.recipe import Recipe
-from dtorch.op.operand import Operand
+from dtorch.op.operand import Operand, Parts
 from dtorch.op.param import Slot, TorchCall
 from dtorch.ops.standard.random import Random
 from dtorch.redistribute.local_work import LocalWork
+from dtorch.spec import Spec
 
 if TYPE_CHECKING:
     from dtorch.graph.constructor import GraphConstructor
@@ -30,15 +32,35 @@ _COPY = TorchCall("aten.copy_.default", (Slot(0), Slot(1)), {})
 def may_wait(constructor: GraphConstructor, recipe: Recipe) -> bool:
     """Whether to draw now and let all else wait; with nothing pending the call may as well run.
 
-    A call that somebody collects runs as ever, and so does one in a function that is captured, which refuses
-    it: a replay would give the same numbers each time.
+    A call that somebody collects runs as ever. In a function that is captured nothing may run; the draw is
+    put on the tape, so that a replay draws anew.
     """
-    return (
-        recipe.draws
-        and bool(constructor.pending.nodes)
-        and not constructor.graph.recorders
-        and not constructor.captured
-    )
+    if not recipe.draws or constructor.graph.recorders:
+        return False
+    return constructor.captured or bool(constructor.pending.nodes)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Draws the parts of an operand.
+
+    Attributes:
+        operator: what draws.
+        spec: of the operand.
+        others: the operator's inputs beside the first one: generators, or None.
+    """
+
+    operator: Random
+    spec: Spec
+    others: tuple[Any, ...]
+
+    def __call__(self) -> Parts:
+        """Parts of their own."""
+        spec = self.spec
+        full = self.operator.draw(self.others)
+        if spec.layout.is_replicate and spec.mesh.shares_storage:
+            return [full] * spec.mesh.size
+        return redistribute.split(full, spec.layout, spec.mesh)
 
 
 def ahead(constructor: GraphConstructor, recipe: Recipe, operands: Sequence[Any]) -> list[Any]:
@@ -48,20 +70,21 @@ def ahead(constructor: GraphConstructor, recipe: Recipe, operands: Sequence[Any]
     assert plans is not None
     written = bool(recipe.written)
     spec: Any = x.spec if written else plans[0].spec
+    draw = Draw(operator, spec, tuple([None if o.spec is not None else o.parts.value for o in operands[1:]]))
     with LocalWork(), torch._C.DisableTorchFunction():
-        full = operator.draw([None if o.spec is not None else o.parts.value for o in operands[1:]])
-        shared = spec.layout.is_replicate and spec.mesh.shares_storage
-        parts = [full] * spec.mesh.size if shared else redistribute.split(full, spec.layout, spec.mesh)
-    del full
-    if not written:
-        constructor.pending.nbytes += spec.nbytes
-        return [Operand(spec, parts)]
-    if _was_made_for_this(constructor, x):
+        parts = draw() if constructor.tape is None else constructor.tape.draw(draw)
+    fresh = written and _was_made_for_this(constructor, x)
+    drawn = x if fresh else Operand(spec)
+    drawn.parts = parts
+    if constructor.tape is not None:
+        constructor.tape.make(drawn, draw)
+    if fresh:
         constructor.pending.nodes.pop()
-        x.parts = parts
-    else:
-        constructor.pending.nbytes += spec.nbytes
-        constructor.add_operator(_COPY, [x, Operand(spec, parts)])
+        return [plans[0].input]
+    constructor.pending.nbytes += spec.nbytes
+    if not written:
+        return [drawn]
+    constructor.add_operator(_COPY, [x, drawn])
     return [plans[0].input]
 
 
@@ -70,6 +93,8 @@ def _was_made_for_this(constructor: GraphConstructor, x: Operand) -> bool:
 
     Drawn parts have no gaps, so it must have none.
     """
+    if not constructor.pending.nodes:
+        return False
     recipe, _, outputs, _ = constructor.pending.nodes[-1]
     fresh = recipe.outputs is not None and all(plan.source == "fresh" for plan in recipe.outputs)
     untouched = outputs == (x,) and x.shared is None and x.converted is None

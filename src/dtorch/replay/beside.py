@@ -1,16 +1,18 @@
 """The tape as generated source: what plain tensors and numbers do beside a plan, in straight lines.
 
-    def beside(t, a):
+    def beside(t, a, d):
         n0 = float(c0)
         if (n0 > 0) is not True: return None
         c1(t[3], 1)
         i0 = c2(t[3])
         n1 = 0.9 ** i0
         n2 = 1 - n1
+        d[0] = c3()
         return n2,
 
-`t` are the plain tensors by number, `a` the arguments. `i` is what `.item()` gives, `n` arithmetic on it;
-equal arithmetic is done once. What steers the program is looked at as soon as it is known.
+`t` are the plain tensors by number, `a` the arguments, `d` the parts of operands that are made here. `i` is
+what `.item()` gives, `n` arithmetic on it; equal arithmetic is done once. What steers the program is looked
+at as soon as it is known.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from dtorch.replay.steady import is_random, numbers_of, same_memory, tensors_in,
 from dtorch.replay.tape import Slot, Tape, TapedCall
 from dtorch.replay.traced import SYMBOLS, How
 
-Beside = Callable[[list[torch.Tensor], Sequence[Any]], tuple[float, ...] | None]
+Beside = Callable[[list[torch.Tensor], Sequence[Any], list[Any]], tuple[float, ...] | None]
 
 
 class Source:
@@ -61,7 +63,7 @@ class Source:
         names = [self.value(how) for how in numbers]
         lines = [*self.lines, f"return ({''.join(f'{name}, ' for name in names)})"]
         space = dict(self.constants)
-        text = "def beside(t, a):\n" + "".join(f"    {line}\n" for line in lines)
+        text = "def beside(t, a, d):\n" + "".join(f"    {line}\n" for line in lines)
         exec(compile(text, "<dtorch beside>", "exec"), space)  # of names and numbers that this module wrote
         found: Beside = space["beside"]
         return found
@@ -94,7 +96,9 @@ class Source:
 
     def _write(self, call: TapedCall) -> None:
         text = self._call(call)
-        if call.item >= 0:
+        if call.part >= 0:
+            self.lines.append(f"d[{call.part}] = {text}")
+        elif call.item >= 0:
             self._items.add(call.item)
             self.lines.append(f"i{call.item} = {text}")
             value = self._tied.get(("item", call.item))
@@ -131,7 +135,7 @@ class Source:
             return f"{self.constant(torch._C.TensorBase.item)}({self._argument(call.args[0][0])})"
         args, kwargs = call.args
         named = [f"{key}={self._argument(value)}" for key, value in kwargs.items()]
-        function = self.constant(self._bound(call))
+        function = self.constant(self._bound(call) if call.part < 0 else call.function)
         return f"{function}({', '.join([*map(self._argument, args), *named])})"
 
     def _bound(self, call: TapedCall) -> Any:

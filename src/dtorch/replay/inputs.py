@@ -97,7 +97,11 @@ class Inputs:
         return source.kind == "state" or (source.kind == "plain" and source.which[1] in self.steady)
 
     def values(
-        self, arguments: Sequence[Any], plain: Sequence[torch.Tensor], numbers: Sequence[float]
+        self,
+        arguments: Sequence[Any],
+        plain: Sequence[torch.Tensor],
+        numbers: Sequence[float],
+        made: Sequence[Parts],
     ) -> list[Any]:
         """What the plan takes in a call with these arguments."""
         parts_of = self.graph.constructor.parts
@@ -107,7 +111,7 @@ class Inputs:
             self._look_again()
         found = self._values.copy()
         for source, places in self._changes:
-            parts = self._parts(source, arguments, plain)
+            parts = made[source.which] if source.kind == "made" else self._parts(source, arguments, plain)
             found += [parts[position] for position in places]
         found += numbers
         return found

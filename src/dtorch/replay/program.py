@@ -82,7 +82,11 @@ class Program:
         self.given = set(self.argument_slots.values())
         self.given.update(result.which for result in self.results if result.kind == "plain")
         self.steady = Steady(self.tape, {*self.given, *self.tape.outside})
-        self.touched = [source for source in self.written if source.kind != "plain"]
+        roots = {self.structure.roots.get(number, number) for number in self.selection.wanted}
+        seen = [source.which for n, source in self.sources.items() if n in roots and source.kind == "made"]
+        kept = {*seen, *(result.which for result in self.results if result.kind == "made")}
+        self.passing = [number for number in range(len(self.tape.made)) if number not in kept]
+        self.touched = [source for source in self.written if source.kind not in ("plain", "made")]
         written = {source.which[1] for source in self.written if source.kind == "plain"}
         steady = {n: self.steady.tensors[n] for n in self.steady.numbers - written}
         self.inputs = Inputs(self.graph, self.sources, self.hoisted, steady, self.numbers)
@@ -101,6 +105,7 @@ class Program:
         source = beside.Source(self.tape, self.steady.calls, self.tied)
         self.beside = source.function(self.numbers)
         self.spoiled = sorted(source.spoiled)
+        self.rewound = self.tape.generators.used if source.draws_early else []
 
     def confirm(self, other: Program) -> None:
         """Free the numbers that another recording, alike in all else, was made with other values of.
@@ -171,10 +176,12 @@ class Program:
             with LocalWork(), Under(self.settings):
                 _EXCLUDE(_CONJUGATE, False)
                 _EXCLUDE(_NEGATIVE, False)
-                plain, numbers = self._run_beside(arguments)
+                plain, numbers, parts = self._run_beside(arguments)
                 if self.numbers and self.plan.waiting is not None and self.plan.waiting.tick():
                     self._fuse()
-                values = self.inputs.values(arguments, plain, numbers)
+                values = self.inputs.values(arguments, plain, numbers, parts)
+                for number in self.passing:  # or its memory would stay until the end
+                    parts[number] = []
                 try:
                     made = self._run(values)
                 except Exception as error:
@@ -184,7 +191,7 @@ class Program:
                 operand.converted = None
                 if operand.shared is not None:
                     operand.shared.version += 1
-            outputs = _Outputs(self, arguments, dict(zip(self.selection.wanted, made, strict=True)))
+            outputs = _Outputs(self, arguments, dict(zip(self.selection.wanted, made, strict=True)), parts)
             for leaf, number in self.gradients:
                 _set_grad(leaf, wrap(outputs.operand(number), self.graph))
             found = [self._result(result, arguments, plain, outputs) for result in self.results]
@@ -238,29 +245,37 @@ class Program:
         for i in recipe.written:
             number = structure.inputs[node][i]
             source = self.sources.get(structure.roots.get(number, number))
-            if source is not None and source.kind != "plain":
+            if source is not None and source.kind not in ("plain", "made"):
                 for member in source.operand(arguments).buffer.live_members():
                     member.parts = Failed(failure)
         return failure
 
-    def _run_beside(self, arguments: Sequence[Any]) -> tuple[list[torch.Tensor], tuple[float, ...]]:
-        """Make the tape's calls again: its tensors now, and the numbers made of them."""
+    def _run_beside(
+        self, arguments: Sequence[Any]
+    ) -> tuple[list[torch.Tensor], tuple[float, ...], list[Parts]]:
+        """Make the tape's calls again: its tensors now, the numbers made of them, and parts of operands."""
         tensors = self.steady.tensors.copy()
         for place, number in self.argument_slots.items():
             tensors[number] = arguments[place]
         kept = [(tensors[number], tensors[number].clone()) for number in self.spoiled]
-        numbers = self.beside(tensors, arguments)
+        states = [(generator, generator.get_state()) for generator in self.rewound]
+        made: list[Parts] = [[]] * len(self.tape.made)
+        numbers = self.beside(tensors, arguments, made)
         if numbers is None:
+            for generator, state in states:
+                generator.set_state(state)
             for tensor, before in kept:
                 tensor.copy_(before)
             raise CourseChanged("replay(): a value that steers the function is another now")
-        return tensors, numbers
+        return tensors, numbers, made
 
     def _result(
         self, result: Result, arguments: Sequence[Any], plain: list[torch.Tensor], outputs: _Outputs
     ) -> Any:
         if result.kind == "tensor":
             return wrap(outputs.operand(result.which), self.graph)
+        if result.kind == "made":
+            return wrap(outputs.made_beside(result.which), self.graph)
         if result.kind == "argument":
             return arguments[result.which]
         return plain[result.which] if result.kind == "plain" else result.which
@@ -275,11 +290,15 @@ def _alike(a: Result, b: Result) -> bool:
 class _Outputs:
     """New operands for what one replay made; views share the buffer of what they view."""
 
-    def __init__(self, program: Program, arguments: Sequence[Any], made: dict[int, Parts]) -> None:
+    def __init__(
+        self, program: Program, arguments: Sequence[Any], made: dict[int, Parts], beside: list[Parts]
+    ) -> None:
         self.program = program
         self.arguments = arguments
         self.made = made
+        self.beside = beside
         self.found: dict[int, Operand] = {}
+        self.found_beside: dict[int, Operand] = {}
 
     def operand(self, number: int) -> Operand:
         """The operand of an output."""
@@ -295,4 +314,12 @@ class _Outputs:
     def _root(self, number: int) -> Operand:
         if number < self.program.structure.num_made:
             return self.operand(number)
-        return self.program.sources[number].operand(self.arguments)
+        source = self.program.sources[number]
+        return self.made_beside(source.which) if source.kind == "made" else source.operand(self.arguments)
+
+    def made_beside(self, number: int) -> Operand:
+        """The operand of what was made beside the graph."""
+        if number not in self.found_beside:
+            spec = self.program.tape.made[number].spec
+            self.found_beside[number] = Operand(spec, self.beside[number])
+        return self.found_beside[number]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from sys import getrefcount
 from time import perf_counter
 from typing import Any
 
@@ -54,11 +55,12 @@ def record(
             for place, leaf in enumerate(leaves)
         ]
         tape.values.update((leaf.how, float(leaf)) for leaf in traced if type(leaf) is Traced)
-        with constructor.capturing():
+        with constructor.capturing(tape):
             with _hyperparameters(roots, tape), TracedNumbers(tape), PlainCalls(tape):
                 args, kwargs = tree_unflatten(traced, tree)
                 value = function(*args, **kwargs)
             del args, kwargs, traced
+            tape.generators.check()
             program = _program(graph, value, roots, tape, inputs) if constructor.captured else None
         start = perf_counter()
         error = constructor.flush()
@@ -141,6 +143,8 @@ def _program(graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs
     given = {number for _, number in gradients}
     given.update(result.which for result in results if result.kind == "tensor")
     _check_kept(structure, numbered, selection.wanted, given)
+    beside = [result.which for result in results if result.kind == "made"]
+    _check_made(structure, numbered, tape, beside, selection.wanted)
     written = {
         structure.roots.get(number, number): None
         for node in selection.nodes
@@ -189,7 +193,11 @@ def _results(
                     "autograd; call backward inside and return it detached, or capture under "
                     "torch.no_grad()"
                 )
+            beside = [n for n, operand in enumerate(tape.made) if operand is leaf._operand]
             number = numbered.numbers.get(leaf._operand, structure.num_made)
+            if beside:
+                found.append(Result("made", beside[0]))
+                continue
             found.append(Result("tensor", number) if number < structure.num_made else Result("value", leaf))
         elif isinstance(leaf, torch.Tensor):
             found.append(Result("plain", tape.number(leaf)))
@@ -207,6 +215,24 @@ def _check_kept(structure: Structure, numbered: Numbered, wanted: Sequence[int],
             raise CaptureError(
                 f"capture(): the function keeps what {structure.recipes[node].operator.describe()} makes at "
                 f"{line_of(numbered.places[node])}, and a replay would not renew it; return it instead"
+            )
+
+
+def _check_made(
+    structure: Structure, numbered: Numbered, tape: Tape, given: Sequence[int], wanted: Sequence[int]
+) -> None:
+    """Refuse what was made beside the graph and stays alive beside the results, and is no base of one."""
+    viewed = {structure.roots.get(number) for number in wanted}
+    for place in range(len(tape.made)):  # `enumerate` would hold another reference
+        operand = tape.made[place]
+        number = numbered.numbers.get(operand, -1)
+        # By the tape; and where a node reads it, twice by `numbered`, once by the caller, and by its readers.
+        listed = 1 if number < 0 else 4 + structure.reads[number]
+        # Here the operand has two more references: its variable and getrefcount's argument.
+        if getrefcount(operand) - 2 > listed and place not in given and number not in viewed:
+            raise CaptureError(
+                f"capture(): the function keeps a tensor of shape {list(operand.spec.shape)} that it drew or "
+                "distributed, and a replay would not renew it; return it instead"
             )
 
 
@@ -236,6 +262,9 @@ class _Inputs:
             return Source("state", operand)
         if key in self.gradients:
             return Source("gradient", self.gradients[key])
+        made = next((number for number, other in enumerate(tape.made) if other is operand), -1)
+        if made >= 0:
+            return Source("made", made)
         if key in tape.handed:
             return Source("plain", (operand.spec.mesh.size, tape.handed[key]))
         raise CaptureError(

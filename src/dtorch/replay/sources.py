@@ -15,9 +15,10 @@ class Source:
     """Where a replay finds one input of the plan.
 
     Attributes:
-        kind: "argument", "state", "gradient", "plain", "number" (traced), or "constant".
-        which: the argument's place, the operand, the leaf, the tensor's number on the tape, how the number is
-            made, or the parts themselves.
+        kind: "argument", "state", "gradient", "plain", "made" (beside the graph), "number" (traced), or
+            "constant".
+        which: the argument's place, the operand, the leaf, the tensor's number on the tape, the number of
+            what is made, how the number is made, or the parts themselves.
     """
 
     kind: str
@@ -44,7 +45,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A leaf of what the function returns: "tensor" (an operand's number), "argument", "plain", "value"."""
+    """A leaf of what the function returns.
+
+    Attributes:
+        kind: "tensor", "argument", "plain", "made" or "value".
+        which: an operand's number, the argument's place, a number on the tape, of what is made, or the value.
+    """
 
     kind: str
     which: Any

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from dtorch.graph.drawing import Draw
 from dtorch.redistribute.local_work import LocalWork
 from dtorch.replay.tape import Slot, Tape, TapedCall
 
@@ -43,7 +44,7 @@ class Steady:
             for call in tape.calls:
                 slots = numbers_of(call.args)
                 stays = self.numbers.issuperset(slots) and touched.isdisjoint([*slots, *call.results])
-                if stays and call.item < 0 and _is_steady(call.function):
+                if stays and call.item < 0 and call.part < 0 and _is_steady(call.function):
                     self._make(call)
                 else:
                     self.calls.append(call)
@@ -71,7 +72,7 @@ def numbers_of(args: Any) -> list[int]:
 
 def is_random(function: Any) -> bool:
     """Whether a call of torch draws from a generator."""
-    return torch.Tag.nondeterministic_seeded in getattr(function, "tags", ())
+    return isinstance(function, Draw) or torch.Tag.nondeterministic_seeded in getattr(function, "tags", ())
 
 
 def _is_steady(function: Any) -> bool:
@@ -81,9 +82,9 @@ def _is_steady(function: Any) -> bool:
 
 def written_by(call: TapedCall) -> list[int]:
     """Numbers of the tensors that a call writes."""
-    schema = call.function._schema
-    if not schema.is_mutable:
+    if call.part >= 0 or not call.function._schema.is_mutable:
         return []
+    schema = call.function._schema
     args, kwargs = call.args
     given = dict(zip([argument.name for argument in schema.arguments], args, strict=False)) | kwargs
     written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
@@ -108,4 +109,6 @@ def same_memory(calls: Sequence[TapedCall], numbers: set[int]) -> set[int]:
 
 def _aliases(call: TapedCall) -> bool:
     """Whether results may share memory with arguments."""
+    if call.part >= 0:
+        return False
     return any(output.alias_info is not None for output in call.function._schema.returns)

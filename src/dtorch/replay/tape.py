@@ -16,7 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dtorch.errors import CaptureError
-from dtorch.op.operand import Scalar
+from dtorch.layout import Layout
+from dtorch.mesh import DeviceMesh
+from dtorch.op.operand import Operand, Scalar
+from dtorch.replay.made import Generators, Split
 from dtorch.replay.traced import How, Traced
 from dtorch.tensor import Tensor
 
@@ -51,6 +54,7 @@ class TapedCall:
         fresh: for each of them, whether the call makes it, and does not just give back what it was given.
         item: which number it reads, for `.item()` of a float; -1 for other calls.
         value: what it must give again, for other values that leave torch; None for other calls.
+        part: which operand's parts it makes; -1 for other calls.
     """
 
     function: Any
@@ -59,6 +63,7 @@ class TapedCall:
     fresh: tuple[bool, ...] = ()
     item: int = -1
     value: Any = None
+    part: int = -1
 
 
 class Tape:
@@ -72,6 +77,8 @@ class Tape:
         decisions: comparisons of traced numbers, and their outcomes.
         values: of the traced numbers that are no arithmetic: arguments, settings, items.
         nodes: the list that recorded nodes are appended to.
+        made: the operands that calls make, by number.
+        generators: that random numbers are drawn from.
         asks_gradients: whether the program reads or sets `.grad` of a tensor.
     """
 
@@ -84,6 +91,8 @@ class Tape:
         self.values: dict[How, float] = {}
         self.nodes = nodes
         self.items = 0
+        self.made: list[Operand] = []
+        self.generators = Generators()
         self.asks_gradients = False
         self._numbers: dict[int, int] = {}
 
@@ -99,6 +108,23 @@ class Tape:
         """Numbers of the tensors that no call makes."""
         made = {n for call in self.calls for n, fresh in zip(call.results, call.fresh, strict=True) if fresh}
         return [number for number in range(len(self.tensors)) if number not in made]
+
+    def draw(self, draw: Any) -> Any:
+        """Draw random numbers, seen by the tape; `make` follows."""
+        self.generators.before([other for other in draw.others if isinstance(other, torch.Generator)])
+        parts = draw()
+        self.generators.after()
+        return parts
+
+    def make(self, operand: Operand, function: Any, *tensors: torch.Tensor) -> None:
+        """Enter what makes an operand's parts, of plain tensors."""
+        slots = tuple([Slot(self.number(tensor)) for tensor in tensors])
+        self.calls.append(TapedCall(function, (slots, {}), part=len(self.made)))
+        self.made.append(operand)
+
+    def split(self, operand: Operand, layout: Layout, mesh: DeviceMesh, full: torch.Tensor) -> None:
+        """Enter that a plain tensor was distributed."""
+        self.make(operand, Split(layout, mesh), full)
 
     def note(self, function: Any, args: Any, result: Any) -> None:
         """Enter a call on plain tensors only."""
@@ -160,7 +186,15 @@ class PlainCalls(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         since = len(self.tape.nodes)
+        random = torch.Tag.nondeterministic_seeded in func.tags and not any(
+            issubclass(kind, Tensor) for kind in types
+        )
+        if random:
+            leaves = tree_leaves((args, kwargs))
+            self.tape.generators.before([leaf for leaf in leaves if isinstance(leaf, torch.Generator)])
         result = func(*args, **kwargs)
+        if random:
+            self.tape.generators.after()
         if any(issubclass(kind, Tensor) for kind in types):
             self.tape.link(since, (args, kwargs))
         else:

@@ -263,3 +263,33 @@ def test_a_warning_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
         compiler.warn("two", "why")
     assert len(caplog.records) == 1
     assert "one could not be compiled" in caplog.text
+
+
+def test_a_place_out_of_range_ends_no_process() -> None:
+    """With several threads compiled code checks places inside of a parallel loop; what it raises ends all."""
+    code = """
+        import torch
+        from dtorch.inductor.region import Region
+
+        torch.set_num_threads(2)
+        table, ids = torch.randn(1000, 512), torch.arange(1000)
+        look_up = lambda x: [torch.nn.functional.embedding(x[0], x[1]) * 2]
+        region = Region(look_up, [ids, table], name="a table", mode="exact")
+        print(region.wait(200), torch.equal(region([ids, table])[0], table * 2))
+        ids[500] = 1000
+        try:
+            region([ids, table])
+        except IndexError as error:
+            print(error)
+        computed = Region(lambda x: look_up([x[0] + 1, x[1]]), [ids, table], name="computed", mode="exact")
+        print(computed.wait(200), computed.reason.partition(",")[0])
+        counted = Region(lambda x: look_up([torch.arange(9), x[0]]), [table], name="counted", mode="exact")
+        print(counted.wait(200))
+    """
+    done = run_python(code)
+    assert done.stdout.splitlines() == [
+        "True True",
+        "index out of range in self",
+        "False aten.embedding.default looks up places that are computed",
+        "True",
+    ], done.stderr

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from dtorch.inductor.places import Places
 
 _NAMESPACES = ("aten", "prims")
 
@@ -24,9 +26,15 @@ EXPANDED: dict[Any, Callable[..., Any]] = {}
 
 
 class _Present(threading.local):
-    """Whether this thread lists a function's calls."""
+    """What this thread is about.
+
+    Attributes:
+        listing: whether it lists a function's calls.
+        in_range: whether what is looked up is in range by the way it is computed.
+    """
 
     listing = False
+    in_range = False
 
 
 PRESENT = _Present()
@@ -124,6 +132,7 @@ class Listing:
         results: names of the tensors that compiled code gives.
         outputs: how the outputs are made of inputs and results.
         written: numbers of the inputs that it writes.
+        places: what it looks up; None in another process, which need not know.
     """
 
     inputs: tuple[Meta, ...]
@@ -131,6 +140,7 @@ class Listing:
     results: tuple[str, ...]
     outputs: tuple[Output, ...]
     written: tuple[int, ...]
+    places: Places | None = field(default=None, compare=False)
 
     @property
     def text(self) -> str:
@@ -143,7 +153,7 @@ class Listing:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return asdict(self)
+        return asdict(replace(self, places=None))
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Listing:
@@ -219,6 +229,7 @@ class _Recorder(TorchDispatchMode):
         self.roots: dict[int, torch.Tensor] = {}
         self.input_roots: dict[int, int] = {}
         self.written: set[int] = set()
+        self.places = Places()
         for i, tensor in enumerate(inputs):
             self._name(tensor, f"x{i}")
             self.input_roots[_storage(tensor)] = i
@@ -248,6 +259,8 @@ class _Recorder(TorchDispatchMode):
         metas = tuple(map(Meta.of, inputs))
         self._note_writes(func, args, kwargs)
         result = func(*args, **kwargs)
+        if not PRESENT.in_range:
+            self.places.note(func, args, result, self.input_roots)
         outputs = [
             self._name(leaf, f"v{len(self.tensors)}") if isinstance(leaf, torch.Tensor) else ""
             for leaf in flat(result)
@@ -300,7 +313,8 @@ class _Recorder(TorchDispatchMode):
             if not isinstance(output, torch.Tensor) or id(output) not in self.names:
                 raise Refusal("it returns something else than tensors made of its inputs")
             made.append(self._output(output, inputs, results))
-        return Listing(inputs, tuple(self.calls), tuple(results), tuple(made), tuple(sorted(self.written)))
+        written = tuple(sorted(self.written))
+        return Listing(inputs, tuple(self.calls), tuple(results), tuple(made), written, self.places)
 
     def _output(self, output: torch.Tensor, inputs: tuple[Meta, ...], results: list[str]) -> Output:
         storage = _storage(output)

@@ -11,6 +11,7 @@ import torch
 from dtorch.inductor import compiling
 from dtorch.inductor.listing import Listing, Meta, Refusal, list_calls
 from dtorch.inductor.mode import mode as present_mode
+from dtorch.inductor.places import in_range
 
 Function = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
@@ -96,8 +97,15 @@ class Region:
             listing = list_calls(self.function, self.inputs)
             if torch.get_default_dtype() != self._dtype:
                 raise Refusal("torch's default dtype has been changed")
-            code = compiler.code(listing, self.mode, torch.get_num_threads(), self._dtype)
-            self._run = _compiled(self.function, listing, code)
+            threads = torch.get_num_threads()
+            assert listing.places is not None
+            if threads > 1 and listing.places.unchecked:
+                raise Refusal(
+                    f"{listing.places.unchecked} looks up places that are computed, and compiled for several "
+                    "threads it would end the process where one is out of range"
+                )
+            code = compiler.code(listing, self.mode, threads, self._dtype)
+            self._run = _compiled(self.function, listing, code, listing.places.bounds if threads > 1 else {})
             self.state = "compiled"
         except Refusal as refusal:
             self._end("refused", str(refusal))
@@ -125,9 +133,12 @@ class Region:
 
 
 def _compiled(
-    function: Function, listing: Listing, code: Callable[[list[Any]], Sequence[torch.Tensor]]
+    function: Function,
+    listing: Listing,
+    code: Callable[[list[Any]], Sequence[torch.Tensor]],
+    bounds: dict[int, tuple[int, int]],
 ) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-    """What runs a listing's code: checks inputs, makes outputs of roots."""
+    """What runs a listing's code: checks inputs and places among them, and makes outputs of roots."""
     checks = [(meta.shape, meta.stride, getattr(torch, meta.dtype)) for meta in listing.inputs]
     num_inputs = len(checks)
     plain = [
@@ -143,7 +154,7 @@ def _compiled(
         for tensor, (shape, stride, dtype) in zip(inputs, checks, strict=True):
             if tensor.shape != shape or tensor.stride() != stride or tensor.dtype != dtype or tensor.is_neg():
                 return False
-        return not written or not _overlap(inputs)
+        return (not written or not _overlap(inputs)) and in_range(inputs, bounds)
 
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         if not fits(inputs):

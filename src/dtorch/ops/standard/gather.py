@@ -215,7 +215,11 @@ def masked_lookup(
     before = 0
     for start, stop in layout.local_indices(dim, coord):
         mine = (index >= start) & (index < stop)
-        found = pick(torch.where(mine, index - start + before, before))
+        PRESENT.in_range = True
+        try:
+            found = pick(torch.where(mine, index - start + before, before))
+        finally:
+            PRESENT.in_range = False
         if index.ndim == 1:
             mine = mine.view(-1, *(1,) * (result.ndim - 1 - dim))
         # What is not asked for may hold nan: choose, do not multiply.

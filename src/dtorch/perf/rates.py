@@ -48,4 +48,5 @@ def rates_of(machine: Calibration) -> Rates:
         memory=max(1, round(machine.off_chip / _US)),
         cache_bytes=machine.cache_bytes,
         element_ps={**ASSUMED.element_ps, **per_element},
+        compiled_ps=ASSUMED.compiled_ps,
     )

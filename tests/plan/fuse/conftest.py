@@ -1,10 +1,13 @@
 """Regions of a graph that records."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import torch
 
 import dtorch
+from dtorch.inductor.region import Region
 from dtorch.plan import cache
 from dtorch.plan.fuse import rates
 
@@ -25,3 +28,26 @@ def graph() -> dtorch.Graph:
     found = dtorch.Graph()
     found.constructor.eager = False
     return found
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Regions that are called "compiled" as soon as they are started, and run as they are."""
+    choice = {"state": "compiled", "reason": "", "calls": 0, "fails": False}
+
+    def start(self: Region) -> Region:
+        self.state, self.reason = choice["state"], choice["reason"]
+        return self
+
+    def call(self: Region, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        choice["calls"] += 1
+        if choice["fails"]:
+            raise RuntimeError("compiled code fails")
+        metas = [(tuple(x.shape), x.stride(), str(x.dtype)[6:]) for x in inputs]
+        assert metas == [(meta.shape, meta.stride, meta.dtype) for meta in self.inputs]
+        return list(self.function(inputs))
+
+    monkeypatch.setattr(Region, "start", start)
+    monkeypatch.setattr(Region, "__call__", call)
+    monkeypatch.setattr("dtorch.plan.fuse.region.WORTH_NS", 1)
+    return choice

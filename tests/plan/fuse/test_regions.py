@@ -9,36 +9,12 @@ import torch
 
 import dtorch
 from dtorch import DeviceMesh
-from dtorch.inductor.region import Region
 from dtorch.plan import cache
 from dtorch.plan.codegen import Plan
 from dtorch.plan.fuse.region import Waiting
 
 MESH = DeviceMesh("cpu", [0, 1])
 FULL = torch.rand(255, 513) + 0.5
-
-
-@pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Regions that are called "compiled" as soon as they are started, and run as they are."""
-    choice = {"state": "compiled", "reason": "", "calls": 0, "fails": False}
-
-    def start(self: Region) -> Region:
-        self.state, self.reason = choice["state"], choice["reason"]
-        return self
-
-    def call(self: Region, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        choice["calls"] += 1
-        if choice["fails"]:
-            raise RuntimeError("compiled code fails")
-        metas = [(tuple(x.shape), x.stride(), str(x.dtype)[6:]) for x in inputs]
-        assert metas == [(meta.shape, meta.stride, meta.dtype) for meta in self.inputs]
-        return list(self.function(inputs))
-
-    monkeypatch.setattr(Region, "start", start)
-    monkeypatch.setattr(Region, "__call__", call)
-    monkeypatch.setattr("dtorch.plan.fuse.region.WORTH_NS", 1)
-    return choice
 
 
 def on(graph: dtorch.Graph, full: torch.Tensor = FULL, placement: Any = "S0") -> dtorch.Tensor:

@@ -89,11 +89,11 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
         return Candidate(kind, nodes, inputs, outputs, None, 0, 0, False, refused)
     operators = [draft.operator(node) for node in nodes]
     given, gives = [draft.spec(n) for n in inputs], [draft.spec(n) for n in outputs]
-    now, mesh = rates.present(), operators[0].mesh
+    now, mesh, over = rates.present(), operators[0].mesh, [_is_over(draft, node, inside) for node in nodes]
     positions = draft.recipes[nodes[0]].program.positions
     prices = [
         (
-            price.unfused_ns(operators, coord, now),
+            price.unfused_ns(operators, over, coord, now),
             price.fused_ns(operators, given, [s for s in gives if s is not None], coord, now),
         )
         for coord in (mesh.coords[position] for position in positions)
@@ -107,6 +107,19 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
         reason = f"saves less than one part in {price.LEAST_SHARE}; {reason}"
     operator = fuse_of(draft, nodes, inputs, outputs)
     return Candidate(kind, nodes, inputs, outputs, operator, unfused, fused, worth, reason)
+
+
+def _is_over(draft: Draft, node: int, inside: set[int]) -> bool:
+    """Whether a call may write its result over an operand that only it reads; see `passes/reuse.py`."""
+    (made,) = draft.outputs[node] if len(draft.outputs[node]) == 1 else (-1,)
+    return any(
+        draft.maker.get(number) in inside
+        and draft.sole_reader(number) == node
+        and number not in draft.wanted
+        and made >= 0
+        and draft.spec(number) is draft.spec(made)
+        for number in draft.inputs[node]
+    )
 
 
 def _unknown_strides(draft: Draft, nodes: tuple[int, ...], inputs: tuple[int, ...]) -> str:

@@ -3,12 +3,14 @@
     unfused   sum over the calls of a + max(bytes / rate, arithmetic)
     fused     a' + max(border bytes / rate, sum of the arithmetic)
 
-`rate` is that of the caches or of memory, by the working set. The steps between pass through the caches in a
-fused loop, in time of their arithmetic; so rho, on-chip over off-chip bandwidth, bounds what is saved.
+`rate` is that of the caches or of memory, by the bytes of the call. A result that is written over an operand
+is no memory of its own. The steps between pass through registers in a fused loop, in the time of their
+arithmetic; rho, on-chip over off-chip bandwidth, says how much dearer they are as calls.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dtorch.plan.fuse.rates import Rates
@@ -18,35 +20,45 @@ LEAST_SHARE = 8
 """A region must save one part in so many of its unfused price, or it is not worth compiling."""
 
 
-def call_ns(operator: Any, coord: tuple[int, ...], rates: Rates, working_set: int) -> int:
-    """One call on the device at a coordinate."""
-    nbytes = operator.local_price(coord).traffic_bytes or 0
-    return rates.call_ns + max(rates.moved_ns(nbytes, working_set), _arithmetic_ns(operator, coord, rates))
-
-
-def _arithmetic_ns(operator: Any, coord: tuple[int, ...], rates: Rates) -> int:
+def _elements(operator: Any, coord: tuple[int, ...]) -> int:
+    """Elements of the largest operand on the device at a coordinate."""
     specs = [x.spec for x in (*operator.inputs, *operator.outputs) if x is not None]
-    count = max((spec.layout.local_numel(coord) for spec in specs), default=0)
-    return count * rates.element_ps.get(operator.name, 0) // 1000
+    return max((spec.layout.local_numel(coord) for spec in specs), default=0)
 
 
-def unfused_ns(operators: list[Any], coord: tuple[int, ...], rates: Rates) -> int:
-    """All calls of a region one after the other."""
-    working_set = max((op.local_price(coord).traffic_bytes or 0 for op in operators), default=0)
-    return sum(call_ns(operator, coord, rates, working_set) for operator in operators)
+def unfused_ns(operators: Sequence[Any], over: Sequence[bool], coord: tuple[int, ...], rates: Rates) -> int:
+    """All calls one after the other.
+
+    Args:
+        operators: the calls.
+        over: for each of them, whether its result is written over an operand.
+        coord: of the device.
+        rates: of the machine.
+    """
+    total = 0
+    for operator, in_place in zip(operators, over, strict=True):
+        nbytes = operator.local_price(coord).traffic_bytes or 0
+        if in_place:
+            nbytes -= sum(y.layout.local_numel(coord) * y.spec.itemsize for y in operator.outputs if y)
+        arithmetic = _elements(operator, coord) * rates.element_ps.get(operator.name, 0) // 1000
+        total += rates.call_ns + max(rates.moved_ns(nbytes, nbytes), arithmetic)
+    return total
 
 
 def fused_ns(
-    operators: list[Any],
-    inputs: list[Spec | None],
-    outputs: list[Spec],
+    operators: Sequence[Any],
+    inputs: Sequence[Spec | None],
+    outputs: Sequence[Spec],
     coord: tuple[int, ...],
     rates: Rates,
 ) -> int:
     """The same as one loop."""
     tensors = [spec for spec in inputs if spec is not None]
     border = sum(spec.layout.local_numel(coord) * spec.itemsize for spec in (*tensors, *outputs))
-    arithmetic = sum(_arithmetic_ns(operator, coord, rates) for operator in operators)
+    arithmetic = 0
+    for operator in operators:
+        own = rates.element_ps.get(operator.name, rates.step_ps)
+        arithmetic += _elements(operator, coord) * rates.compiled_ps.get(operator.name, own) // 1000
     fixed = rates.region_ns + rates.input_ns * (len(tensors) + len(outputs))
     fixed += rates.number_ns * (len(inputs) - len(tensors))
     return fixed + max(rates.moved_ns(border, border), arithmetic)

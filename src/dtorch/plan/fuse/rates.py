@@ -19,7 +19,9 @@ class Rates:
         region_ns: what a call of compiled code costs beside its bytes.
         input_ns: the same for each input that it takes.
         number_ns: for each number that a call gives anew.
+        step_ps: picoseconds that an element takes in a compiled loop for each call, in registers.
         element_ps: picoseconds that an element takes in the caches, by operator; of others its bytes alone.
+        compiled_ps: the same of compiled code, where it is slower than torch's.
     """
 
     source: str
@@ -27,10 +29,12 @@ class Rates:
     chip: int
     memory: int
     cache_bytes: int
-    region_ns: int = 3000
-    input_ns: int = 700
-    number_ns: int = 1500
+    region_ns: int = 2000
+    input_ns: int = 500
+    number_ns: int = 1000
+    step_ps: int = 15
     element_ps: dict[str, int] = field(default_factory=dict)
+    compiled_ps: dict[str, int] = field(default_factory=dict)
 
     @property
     def rho(self) -> float:
@@ -46,14 +50,15 @@ class Rates:
 ASSUMED = Rates(
     source="assumed: `dtorch calibrate` measures this machine",
     call_ns=1500,
-    chip=60_000,
+    chip=70_000,
     memory=15_000,
-    cache_bytes=8 * 2**20,
+    cache_bytes=24 * 2**20,
     element_ps={
         "aten.exp": 825, "aten.tanh": 2500, "aten.gelu": 650, "aten.sigmoid": 440, "aten.silu": 560,
         "aten.log": 1010, "aten.pow": 2540, "aten.sin": 1230, "aten.cos": 1310, "aten.erf": 1270,
         "aten.div": 140, "aten.sqrt": 430, "aten.rsqrt": 290,
     },
+    compiled_ps={"aten.gelu": 1500},
 )  # fmt: skip
 """Where nothing was measured: a server's core, about."""
 

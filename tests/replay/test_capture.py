@@ -22,6 +22,8 @@ OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
     "adam, amsgrad": lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=1e-2),
+    "asgd": lambda p: torch.optim.ASGD(p, lr=1e-2),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-2, centered=True),
 }
 

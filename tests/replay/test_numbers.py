@@ -105,3 +105,36 @@ def test_what_was_written_before_another_course_was_seen_is_put_back() -> None:
     seen = [captured(x).to_torch()[0, 0].item() for _ in range(10)]
     assert seen == [2.0] * 5 + [3.0] * 5
     assert counter.item() == 10
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, s: x * (torch.arange(2.0) * s),
+        lambda x, s: x * torch.full((2,), s / 3),
+        lambda x, s: x + torch.as_tensor(s * 2),
+        lambda x, s: x + torch.tensor(s, dtype=torch.float64).float(),
+        lambda x, s: x * torch.zeros(2).add_(1, alpha=2).lerp_(torch.ones(2), s),
+    ],
+)
+def test_a_number_that_goes_into_a_plain_tensor_is_followed(use: Callable[..., torch.Tensor]) -> None:
+    captured, x = capture(use), sharded(torch.ones(4, 2))
+    for s in (0.5, 0.25, 0.75, 0.3, 0.9, 0.1):
+        assert torch.equal(captured(x, s).to_torch(), use(x, s).to_torch())
+    assert captured.stats().replays >= 2
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, s: x * torch.nn.functional.leaky_relu(torch.ones(2), s).clamp(s, s * 1.0),
+        lambda x, s: x + torch.tensor([s, s]),
+        lambda x, s: x + torch.linspace(0, 1, 2) * torch.nn.functional.dropout(torch.ones(2), s),
+    ],
+)
+def test_a_number_that_cannot_be_followed_into_a_plain_tensor_is_refused(
+    use: Callable[..., torch.Tensor],
+) -> None:
+    captured, x = capture(use), sharded(torch.ones(4, 2))
+    with pytest.raises(CaptureError, match="puts a number that changes from call to call into a plain"):
+        captured.capture(x, 0.25)

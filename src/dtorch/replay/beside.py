@@ -25,7 +25,7 @@ import torch
 from dtorch.op.binding import function_of
 from dtorch.op.param import Slot as Input
 from dtorch.replay.steady import is_random, numbers_of, same_memory, tensors_in, written_by
-from dtorch.replay.tape import Slot, Tape, TapedCall
+from dtorch.replay.tape import Number, Slot, Tape, TapedCall
 from dtorch.replay.traced import SYMBOLS, How
 
 Beside = Callable[[list[torch.Tensor], Sequence[Any], list[Any]], tuple[float, ...] | None]
@@ -152,6 +152,8 @@ class Source:
         """The text of an argument of a call on plain tensors."""
         if type(value) is Slot:
             return f"t[{value.number}]"
+        if type(value) is Number:
+            return self.value(value.how)
         if type(value) in (list, tuple):
             return "[" + ", ".join(map(self._argument, value)) + "]"
         return self.constant(value)
@@ -160,6 +162,8 @@ class Source:
 def _with_inputs(value: Any, inputs: Mapping[int, Input]) -> Any:
     if type(value) is Slot:
         return inputs[value.number]
+    if type(value) is Number:
+        return 1.0  # any: a function is chosen by types
     if type(value) in (list, tuple):
         return type(value)([_with_inputs(item, inputs) for item in value])
     if type(value) is dict:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dtorch.graph.drawing import Draw
 from dtorch.redistribute.local_work import LocalWork
-from dtorch.replay.tape import Slot, Tape, TapedCall
+from dtorch.replay.tape import Number, Slot, Tape, TapedCall
 
 _UNWRITTEN = ("empty", "new_empty", "resize")
 """What these make has no value until it is written."""
@@ -44,6 +44,7 @@ class Steady:
             for call in tape.calls:
                 slots = numbers_of(call.args)
                 stays = self.numbers.issuperset(slots) and touched.isdisjoint([*slots, *call.results])
+                stays = stays and not any(type(leaf) is Number for leaf in tree_leaves(call.args))
                 if stays and call.item < 0 and call.part < 0 and _is_steady(call.function):
                     self._make(call)
                 else:

@@ -7,6 +7,8 @@ numbers handed to recorded operators are traced.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,12 +46,19 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """Stands on the tape for a traced number: how it is made."""
+
+    how: How
+
+
+@dataclass(frozen=True, slots=True)
 class TapedCall:
     """A call on plain tensors.
 
     Attributes:
         function: torch's.
-        args: (args, kwargs), slots for tensors.
+        args: (args, kwargs), slots for tensors, `Number` for traced numbers.
         results: numbers of the tensors it gives.
         fresh: for each of them, whether the call makes it, and does not just give back what it was given.
         item: which number it reads, for `.item()` of a float; -1 for other calls.
@@ -95,6 +104,7 @@ class Tape:
         self.generators = Generators()
         self.asks_gradients = False
         self._numbers: dict[int, int] = {}
+        self._given: dict[str, How] = {}
 
     def number(self, tensor: torch.Tensor) -> int:
         """The number of a plain tensor."""
@@ -128,9 +138,7 @@ class Tape:
 
     def note(self, function: Any, args: Any, result: Any) -> None:
         """Enter a call on plain tensors only."""
-        slotted = tree_map(
-            lambda leaf: Slot(self.number(leaf)) if isinstance(leaf, torch.Tensor) else leaf, args
-        )
+        slotted = tree_map(self._slotted, args)
         if function is _VALUE:
             is_float = type(result) is float
             self.calls.append(
@@ -147,6 +155,26 @@ class Tape:
         fresh = [number >= given for number in results]
         if results or any(type(leaf) is Slot for leaf in tree_leaves(slotted)):
             self.calls.append(TapedCall(function, slotted, tuple(results), tuple(fresh)))
+
+    def _slotted(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return Slot(self.number(leaf))
+        how = self._given.get(leaf.hex()) if type(leaf) is float else None
+        return leaf if how is None else Number(how)
+
+    @contextmanager
+    def given(self, numbers: Sequence[Traced]) -> Iterator[None]:
+        """Inside, a call on plain tensors is made with these numbers, which are told by their values."""
+        self._given = {number.hex(): number.how for number in numbers}
+        try:
+            yield
+        finally:
+            self._given = {}
+
+    def arrived(self, since: int) -> set[How]:
+        """The traced numbers among the arguments of the calls since."""
+        leaves = tree_leaves([call.args for call in self.calls[since:]])
+        return {leaf.how for leaf in leaves if type(leaf) is Number}
 
     def pin(self, since: int) -> None:
         """What was read by the calls since must be the same again: it left torch as no traced number."""
@@ -219,17 +247,43 @@ class TracedNumbers(TorchFunctionMode):
                 f"capture(): {func.__name__}() reads a plain tensor where a replay cannot see it; "
                 "use item(), or do that outside and pass the result"
             )
+        leaves = tree_leaves((args, kwargs))
+        traced = [leaf for leaf in leaves if type(leaf) is Traced]
+        if traced and not any(isinstance(leaf, Tensor) for leaf in leaves):
+            return self._with_numbers(func, args, kwargs, traced)
         result = func(*args, **kwargs)
         if func is torch.Tensor.item and type(result) is float and not isinstance(args[0], Tensor):
             return Traced(result, ("item", self.tape.items - 1), self.tape.decisions)
         self.tape.pin(calls)
-        leaves = tree_leaves((args, kwargs))
-        if any(type(leaf) is Traced for leaf in leaves):
+        if traced:
             self.tape.link(since, (args, kwargs))
-            made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-            if not any(isinstance(leaf, Tensor) for leaf in [*leaves, *made]) and made:
-                raise CaptureError(
-                    f"capture(): torch's {getattr(func, '__name__', func)} puts a number that changes from "
-                    "call to call into a plain tensor; make that tensor outside and pass it as an argument"
-                )
+        return result
+
+    def _with_numbers(self, func: Any, args: Any, kwargs: Any, traced: Sequence[Traced]) -> Any:
+        """A call with traced numbers and no distributed tensor.
+
+        Raises:
+            CaptureError: it makes a plain tensor, and a number does not arrive at torch's operators as given.
+        """
+        made_of_one = func in (torch.tensor, torch.as_tensor) and type(args[0]) is Traced
+        if made_of_one and kwargs.keys() <= {"dtype", "device"}:
+            func, kwargs = torch.scalar_tensor, {"dtype": torch.get_default_dtype(), **kwargs}
+        since, calls = len(self.tape.nodes), len(self.tape.calls)
+        with self.tape.given(traced):
+            result = func(*args, **kwargs)
+        self.tape.pin(calls)
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        if any(isinstance(leaf, Tensor) for leaf in tensors):
+            self.tape.link(since, (args, kwargs))
+            return result
+        values = {number.hex() for number in traced}
+        others = [
+            leaf for leaf in tree_leaves((args, kwargs)) if type(leaf) is float and leaf.hex() in values
+        ]
+        if tensors and (others or self.tape.arrived(calls) != {number.how for number in traced}):
+            raise CaptureError(
+                f"capture(): torch's {getattr(func, '__name__', func)} puts a number that changes from call "
+                "to call into a plain tensor where a replay cannot follow it; make that tensor outside and "
+                "pass it as an argument"
+            )
         return result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dtorch.op import document
@@ -19,7 +21,7 @@ class Candidate:
         nodes: the calls, in order; it runs in the place of the last.
         inputs: numbers of the operands that it reads from outside, as first read.
         outputs: numbers of those that somebody else reads.
-        operator: the calls as one operator; None where there are too few to ask.
+        make: makes `operator`; None where nothing was priced.
         unfused_ns, fused_ns: the price either way, of the device with most to do.
         fused: whether it is to be.
         reason: why, or why not.
@@ -29,11 +31,16 @@ class Candidate:
     nodes: tuple[int, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    operator: Fuse | None
+    make: Callable[[], Fuse] | None
     unfused_ns: int
     fused_ns: int
     fused: bool
     reason: str
+
+    @cached_property
+    def operator(self) -> Fuse | None:
+        """The calls as one operator, made when it is first asked for; None where nothing was priced."""
+        return None if self.make is None else self.make()
 
     @property
     def saving_ns(self) -> int:

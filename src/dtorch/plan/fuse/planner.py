@@ -8,6 +8,7 @@ from outside has been made before its last call, in whose place it runs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from dtorch.plan.fuse import price, rates
 from dtorch.plan.fuse.candidate import Candidate, fuse_of
@@ -105,8 +106,8 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
         reason += "; the product before it stays a call of its own, its result is written either way"
     if not worth:
         reason = f"saves less than one part in {price.LEAST_SHARE}; {reason}"
-    operator = fuse_of(draft, nodes, inputs, outputs)
-    return Candidate(kind, nodes, inputs, outputs, operator, unfused, fused, worth, reason)
+    make = partial(fuse_of, draft, nodes, inputs, outputs)
+    return Candidate(kind, nodes, inputs, outputs, make, unfused, fused, worth, reason)
 
 
 def _is_over(draft: Draft, node: int, inside: set[int]) -> bool:

@@ -122,10 +122,9 @@ def _region(structure: Any, candidate: Candidate, i: int, metas: Sequence[Any]) 
         assert calls is not None
         made = tuple(zip(recipe.kept, structure.outputs[node], strict=True))
         steps.append((calls[i][1].call, structure.inputs[node], made))
-    assert candidate.operator is not None
-    return Region(
-        _function(steps, candidate.inputs, candidate.outputs), metas, name=candidate.operator.describe()
-    )
+    kinds = [structure.recipes[node].operator.kind_name() for node in candidate.nodes]
+    name = f"Fuse({', '.join(kinds)})"
+    return Region(_function(steps, candidate.inputs, candidate.outputs), metas, name=name)
 
 
 def _function(

@@ -76,32 +76,51 @@ class Draft:
         self.given = frozenset(selection.bound)
         self.maker = {number: node for node in self.order for number in self.outputs[node]}
         self.changes: list[Change] = []
-        self._index()
+        self._stale = True
 
     # -- looking --------------------------------------------------------------------------------------------
 
-    def _index(self) -> None:
-        """Who reads what, where, and what shares storages: looked at often, worked out after each change."""
-        self.place = {node: i for i, node in enumerate(self.order)}
-        self.readers: dict[int, list[int]] = {}
+    @property
+    def place(self) -> dict[int, int]:
+        """Where in `order` a node is."""
+        self._look()
+        return self._place
+
+    @property
+    def readers(self) -> dict[int, list[int]]:
+        """The nodes that read an operand, in order."""
+        self._look()
+        return self._readers
+
+    def _look(self) -> None:
+        """Work out who reads what, where, and what shares storages, if something has changed."""
+        if not self._stale:
+            return
+        self._stale = False
+        self._place = {node: i for i, node in enumerate(self.order)}
+        self._readers: dict[int, list[int]] = {}
         self._roots: dict[int, int] = {}
         self._members: dict[int, list[int]] = {}
         self._writers: dict[int, list[int]] = {}
         for node in self.order:
             recipe, inputs = self.recipes[node], self.inputs[node]
             for number in dict.fromkeys(inputs):
-                self.readers.setdefault(number, []).append(node)
+                self._readers.setdefault(number, []).append(node)
             for j, number in zip(recipe.kept, self.outputs[node], strict=True):
                 plan = None if recipe.outputs is None else recipe.outputs[j]
-                base = None if plan is None or plan.source != "view" else self.root(inputs[plan.input])
+                base = None if plan is None or plan.source != "view" else self._root(inputs[plan.input])
                 self._roots[number] = number if base is None else base
                 self._members.setdefault(self._roots[number], []).append(number)
             for i in recipe.written:
-                self._writers.setdefault(self.root(inputs[i]), []).append(node)
-        self.kept = {self.root(number) for number in self.wanted}
+                self._writers.setdefault(self._root(inputs[i]), []).append(node)
+        self._kept = {self._root(number) for number in self.wanted}
 
     def root(self, number: int) -> int:
         """The operand that owns the storages of another; `OUTSIDE` if it is none that a node here makes."""
+        self._look()
+        return self._root(number)
+
+    def _root(self, number: int) -> int:
         return self._roots.get(number, OUTSIDE)
 
     def is_written(self, number: int) -> bool:
@@ -120,7 +139,7 @@ class Draft:
     def is_temporary(self, number: int) -> bool:
         """Whether nobody but the nodes sees an operand that a node here makes, or a view of it."""
         root = self.root(number)
-        return root != OUTSIDE and root not in self.kept
+        return root != OUTSIDE and root not in self._kept
 
     def aliases(self, number: int) -> list[int]:
         """The operands made here that share storages with one made here, itself among them."""
@@ -151,24 +170,24 @@ class Draft:
         self.order.remove(node)
         for number in self.outputs[node]:
             del self.maker[number]
-        self._index()
+        self._stale = True
 
     def read_instead(self, old: int, new: int) -> None:
         """Let everything that reads one operand read another."""
         for node in self.readers.get(old, ()):
             self.inputs[node] = tuple([new if number == old else number for number in self.inputs[node]])
-        self._index()
+        self._stale = True
 
     def rewrite(self, node: int, recipe: Any, inputs: Iterable[int]) -> None:
         """Give a node another recipe and other inputs."""
         self.recipes[node], self.inputs[node] = recipe, tuple(inputs)
-        self._index()
+        self._stale = True
 
     def move(self, node: int, place: int) -> None:
         """Let a node run at another place of `order`, counted without it."""
         self.order.remove(node)
         self.order.insert(place, node)
-        self._index()
+        self._stale = True
 
     def fuse(self, call: Any) -> None:
         """Let the calls of a region run as one, in the place of the last."""
@@ -178,7 +197,7 @@ class Draft:
         place = self.order.index(last)
         self.order[place:place] = before
         self.fused[last] = call
-        self._index()
+        self._stale = True
 
     def is_fused(self, node: int) -> bool:
         """Whether a node runs as part of a region."""

@@ -88,8 +88,13 @@ def _before(draft: Draft, node: int, place: int) -> str:
     return f"runs before {passed} calls that wait"
 
 
+def _sends_aside(draft: Draft) -> bool:
+    return any(_is_sent_aside(draft, node) for node in draft.order)
+
+
 OVERLAP = Pass(
     "overlap",
     "start communication early, wait for it late",
     (Row(_earliest, _start), Row(_independent, _before)),
+    when=_sends_aside,
 )

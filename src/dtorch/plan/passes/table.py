@@ -33,6 +33,7 @@ class Pass:
         rows: tried in order; what one has rewritten the next one sees.
         backwards: whether nodes are looked at from the last to the first.
         exact: whether results keep every bit; others run under "fast" alone.
+        when: whether a draft has anything that it could rewrite, for passes that look at much.
     """
 
     name: str
@@ -40,9 +41,12 @@ class Pass:
     rows: tuple[Row, ...]
     backwards: bool = False
     exact: bool = True
+    when: Callable[[Draft], bool] = lambda draft: True
 
     def run(self, draft: Draft) -> None:
         """Rewrite what matches, by each row in turn."""
+        if not self.when(draft):
+            return
         for node in draft.order[::-1] if self.backwards else list(draft.order):
             for row in self.rows:
                 found = row.pattern(draft, node) if node in draft.place else None

@@ -93,6 +93,12 @@ def watched() -> Iterator[list[Plan]]:
         _watched = before
 
 
+def note(plan: Plan) -> None:
+    """Tell who watches that a plan runs."""
+    if _watched is not None:
+        _watched.append(plan)
+
+
 def run(nodes: list[Any], converted: list[Operand]) -> None:
     """Run a recorded sequence and give the wanted operands their parts.
 
@@ -168,8 +174,7 @@ def _run(running: Running, plan: Plan | None, numbered: Numbered, nodes: list[An
         _STATS.interpreted += 1
         interpret(running, ordered, running.values(), nodes)
         return
-    if _watched is not None:
-        _watched.append(plan)
+    note(plan)
     try:
         results = plan.function(running.parts)
     except BaseException as error:

@@ -14,6 +14,7 @@ from dtorch.graph.confirm import explain, line_of
 from dtorch.graph.graph import Graph
 from dtorch.graph.settings import Settings, Under
 from dtorch.op.operand import Everywhere, Failed, Operand, Parts
+from dtorch.plan.cache import note
 from dtorch.plan.codegen import generate
 from dtorch.plan.structure import Selection, Structure
 from dtorch.redistribute.local_work import LocalWork
@@ -179,6 +180,7 @@ class Program:
                 plain, numbers, parts = self._run_beside(arguments)
                 if self.numbers and self.plan.waiting is not None and self.plan.waiting.tick():
                     self._fuse()
+                note(self.plan)
                 values = self.inputs.values(arguments, plain, numbers, parts)
                 for number in self.passing:  # or its memory would stay until the end
                     parts[number] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy
 import pytest
 import torch
 
@@ -138,3 +139,34 @@ def test_a_number_that_cannot_be_followed_into_a_plain_tensor_is_refused(
     captured, x = capture(use), sharded(torch.ones(4, 2))
     with pytest.raises(CaptureError, match="puts a number that changes from call to call into a plain"):
         captured.capture(x, 0.25)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, n: x + torch.tensor([n, n]),
+        lambda x, n: x + torch.as_tensor([n, n]),
+        lambda x, n: x + dtorch.Tensor([n, n], MESH),
+        lambda x, n: x + torch.from_numpy(numpy.full(2, n)),
+    ],
+)
+def test_values_from_python_that_change_unseen_are_refused(use: Callable[..., torch.Tensor]) -> None:
+    numbers = iter(range(100))
+    captured, x = capture(lambda x: use(x, float(next(numbers)))), sharded(torch.ones(4, 2))
+    with pytest.raises(CaptureError, match="does not do the same twice"):
+        captured.capture(x)
+
+
+def test_values_from_python_are_made_anew() -> None:
+    def counted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        start = torch.tensor([1.0, 2.0])
+        start += 1
+        return x + start, torch.tensor([5.0])
+
+    captured, x = capture(counted), sharded(torch.ones(4, 2))
+    for _ in range(7):
+        value, other = captured(x)
+        assert value.to_torch()[0].tolist() == [3.0, 4.0]
+        assert other.tolist() == [5.0]
+        other.zero_()
+    assert captured.stats().replays == 4

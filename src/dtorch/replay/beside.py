@@ -135,11 +135,13 @@ class Source:
             return f"{self.constant(torch._C.TensorBase.item)}({self._argument(call.args[0][0])})"
         args, kwargs = call.args
         named = [f"{key}={self._argument(value)}" for key, value in kwargs.items()]
-        function = self.constant(self._bound(call) if call.part < 0 else call.function)
+        function = self.constant(self._bound(call))
         return f"{function}({', '.join([*map(self._argument, args), *named])})"
 
     def _bound(self, call: TapedCall) -> Any:
         """What to call: see `op/binding.py`, to which a tensor is the input of its place."""
+        if not isinstance(call.function, torch._ops.OpOverload):
+            return call.function
         numbers = list(dict.fromkeys(numbers_of(call.args)))
         inputs = {number: Input(place) for place, number in enumerate(numbers)}
         args, kwargs = _with_inputs(call.args, inputs)

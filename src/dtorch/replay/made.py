@@ -31,6 +31,29 @@ class Split:
         return redistribute.split(full, self.layout, self.mesh)
 
 
+class Constant:
+    """Makes a plain tensor of values that came from Python; equal to another one of the same values."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+    def __call__(self) -> torch.Tensor:
+        """A tensor of its own."""
+        return self.value.clone()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not Constant:
+            return False
+        a, b = self.value, other.value
+        alike = (a.dtype, a.shape, a.device) == (b.dtype, b.shape, b.device)
+        return alike and (torch.equal(a, b) or torch.equal(a.nan_to_num(), b.nan_to_num()))
+
+    def __hash__(self) -> int:
+        return hash((self.value.dtype, self.value.shape))
+
+
 class Generators:
     """The random generators of a captured call: what a replay does not see must leave them alone.
 

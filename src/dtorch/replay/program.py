@@ -152,9 +152,19 @@ class Program:
             return "what it does with plain tensors changes from call to call"
         if [call.args for call in self.tape.calls] != [call.args for call in other.tape.calls]:
             return "a number it hands to plain tensors changes from call to call"
+        if not self._same_outside(other):
+            return "it uses other plain tensors the next time, made where a replay cannot see it"
         if self.tree != other.tree or not all(map(_alike, self.results, other.results)):
             return "what it returns beside tensors changes from call to call"
         return ""
+
+    def _same_outside(self, other: Program) -> bool:
+        """Whether both take the same plain tensors from outside, arguments aside."""
+        mine, theirs = self.tape.tensors, other.tape.tensors
+        given = self.argument_slots.values()
+        return len(mine) == len(theirs) and all(
+            mine[number] is theirs[number] for number in self.tape.outside if number not in given
+        )
 
     def _unlike(self, a: Source, b: Source) -> str:
         if a.kind == b.kind == "constant" and isinstance(a.which, Everywhere):

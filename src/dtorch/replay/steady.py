@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dtorch.graph.drawing import Draw
 from dtorch.redistribute.local_work import LocalWork
+from dtorch.replay.made import Constant
 from dtorch.replay.tape import Number, Slot, Tape, TapedCall
 
 _UNWRITTEN = ("empty", "new_empty", "resize")
@@ -77,13 +78,15 @@ def is_random(function: Any) -> bool:
 
 
 def _is_steady(function: Any) -> bool:
+    if type(function) is Constant:
+        return True
     name = function._schema.name.split("::")[1]
     return not (is_random(function) or function._schema.is_mutable or name.startswith(_UNWRITTEN))
 
 
 def written_by(call: TapedCall) -> list[int]:
     """Numbers of the tensors that a call writes."""
-    if call.part >= 0 or not call.function._schema.is_mutable:
+    if call.part >= 0 or type(call.function) is Constant or not call.function._schema.is_mutable:
         return []
     schema = call.function._schema
     args, kwargs = call.args
@@ -110,6 +113,6 @@ def same_memory(calls: Sequence[TapedCall], numbers: set[int]) -> set[int]:
 
 def _aliases(call: TapedCall) -> bool:
     """Whether results may share memory with arguments."""
-    if call.part >= 0:
+    if call.part >= 0 or type(call.function) is Constant:
         return False
     return any(output.alias_info is not None for output in call.function._schema.returns)

@@ -21,10 +21,11 @@ from dtorch.errors import CaptureError
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import Operand, Scalar
-from dtorch.replay.made import Generators, Split
+from dtorch.replay.made import Constant, Generators, Split
 from dtorch.replay.traced import How, Traced
 from dtorch.tensor import Tensor
 
+_LIFTED = torch.ops.aten.lift_fresh.default
 _VALUE = torch.ops.aten._local_scalar_dense.default
 _GRAD: Any = torch._C.TensorBase.grad
 _UNSEEN = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
@@ -138,6 +139,10 @@ class Tape:
 
     def note(self, function: Any, args: Any, result: Any) -> None:
         """Enter a call on plain tensors only."""
+        if function is _LIFTED:  # torch's mark on a tensor that was made of Python's values
+            value = args[0][0].detach().clone()
+            self.calls.append(TapedCall(Constant(value), ((), {}), (self.number(result),), (True,)))
+            return
         slotted = tree_map(self._slotted, args)
         if function is _VALUE:
             is_float = type(result) is float

@@ -62,6 +62,15 @@ def test_inputs_of_other_shapes_and_strides_run_uncompiled() -> None:
         assert equal(region([x]), chain(1.01)([x]))
 
 
+def test_a_region_in_a_region_is_listed_as_its_calls() -> None:
+    x = torch.randn(5, 7)
+    inner = Region(chain(1.01), [x], name="a chain", mode="exact")
+    assert inner.wait(SECONDS), inner.why()
+    listing = list_calls(lambda xs: [inner(xs)[0].neg()], [Meta.of(x)])
+    assert [call.name for call in listing.calls].count("aten.mul.Tensor") == 3
+    assert equal(compute(listing)([x]), [chain(1.01)([x])[0].neg()])
+
+
 def test_equal_regions_share_their_code() -> None:
     inputs = [Meta((5, 7), (7, 1), "float32")]
     first, second = (Region(chain(1.01), inputs, name="a chain", mode="exact") for _ in range(2))

@@ -138,6 +138,13 @@ def test_another_course_draws_once() -> None:
         assert torch.equal(found, torch.ones(4, 3) + noise if number < 6 else torch.ones(4, 3) - noise)
 
 
+def test_a_recording_holds_no_mask() -> None:
+    captured, x = capture(lambda x: F.dropout(x, 0.5)), dtorch.ones(4, 3, device_mesh=TWO)
+    captured.capture(x)
+    programs = [program for course in captured._courses.values() for program in course.programs]
+    assert [operand.parts for operand in programs[0].tape.made] == [None]
+
+
 # -- what is refused ----------------------------------------------------------------------------------------
 
 

@@ -64,6 +64,7 @@ def record(
             program = _program(graph, value, roots, tape, inputs) if constructor.captured else None
         start = perf_counter()
         error = constructor.flush()
+        tape.release()
         if program is not None:
             history.calls = len(program.selection.nodes)
             history.execution_s = min(history.execution_s, perf_counter() - start)

@@ -133,6 +133,10 @@ class Tape:
         self.calls.append(TapedCall(function, (slots, {}), part=len(self.made)))
         self.made.append(operand)
 
+    def release(self) -> None:
+        """Let go of what the call has made; only what it is like is still asked."""
+        self.made = [Operand(operand.spec) for operand in self.made]
+
     def split(self, operand: Operand, layout: Layout, mesh: DeviceMesh, full: torch.Tensor) -> None:
         """Enter that a plain tensor was distributed."""
         self.make(operand, Split(layout, mesh), full)

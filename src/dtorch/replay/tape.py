@@ -223,7 +223,7 @@ class PlainCalls(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         since = len(self.tape.nodes)
-        random = torch.Tag.nondeterministic_seeded in func.tags and not any(
+        random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and not any(
             issubclass(kind, Tensor) for kind in types
         )
         if random:

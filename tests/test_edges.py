@@ -83,6 +83,35 @@ def test_numpy_functions_get_the_value() -> None:
 
 # -- memory -------------------------------------------------------------------------------------------------
 
+STRIDED = {
+    "column": torch.ones(1, 3).t(),
+    "holes beside size 1": torch.empty_strided((3, 1, 2), (2, 7, 1)).fill_(1.0),
+    "empty": torch.ones(2, 0, 3),
+    "empty, transposed": torch.ones(2, 0, 3).transpose(0, 2),
+    "channels last": torch.ones(2, 1, 3, 1).contiguous(memory_format=torch.channels_last),
+    "every second": torch.ones(4, 6)[:, ::2],
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_strides_are_those_of_a_copy(name: str) -> None:
+    plain = STRIDED[name]
+    copied = plain.clone()
+    for places in ("R", "S0", "S1"):
+        x = dtorch.Tensor(plain, device_mesh=MESH, placements=[places])
+        assert x.stride() == x.clone().stride() == copied.stride()
+    whole = dtorch.Tensor(plain, device_mesh=MESH, placements=["R"])
+    assert whole.to_torch().stride() == copied.stride()
+    for call in (
+        torch.neg,
+        torch.zeros_like,
+        lambda t: t * 2,
+        lambda t: t.sum(0),
+        lambda t: t.transpose(0, 1),
+    ):
+        assert call(whole).stride() == call(copied).stride()
+
+
 MEMORY: dict[str, tuple[Callable[[Any], Any], str]] = {
     "data_ptr": (lambda x: x.data_ptr(), r"data_ptr\(\): a distributed tensor has no memory of its own"),
     "untyped_storage": (lambda x: x.untyped_storage().data_ptr(), r"untyped_storage\(\): .* x.to_torch\(\)"),

@@ -23,7 +23,7 @@ from dtorch.redistribute import dim_order
 from dtorch.redistribute.local_work import unseen
 from dtorch.spec import Spec
 from dtorch.tensor import Tensor, distribute, leaf
-from dtorch.tensor_layout import Placements, compact_stride, layout_of
+from dtorch.tensor_layout import Placements, compact_stride, copied_stride, layout_of
 from dtorch.tensor_move import layout_of_parts
 from dtorch.tensor_state import read
 
@@ -309,7 +309,7 @@ def _filled(
 ) -> Tensor:
     """All elements the same (None: whatever is there), made part by part; pending sums hold it once."""
     order = dim_order(meta)
-    spec = Spec(layout.shape, compact_stride(layout.shape, order), meta.dtype, layout, mesh)
+    spec = Spec(layout.shape, copied_stride(meta), meta.dtype, layout, mesh)
     if not keeps_value(mesh, spec.dtype, spec.numel):
         return leaf(NoValue(), spec, graph, requires_grad)
     kept = layout.distinct() if mesh.shares_storage else tuple(range(mesh.size))

@@ -19,10 +19,9 @@ from dtorch.graph.graph import Graph
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import NoValue, Operand, Parts, keeps_value
-from dtorch.redistribute import dim_order
 from dtorch.redistribute.local_work import unseen
 from dtorch.spec import Spec
-from dtorch.tensor_layout import PlacementList, Placements, compact_stride, is_placements, layout_of
+from dtorch.tensor_layout import PlacementList, Placements, copied_stride, is_placements, layout_of
 
 __all__ = ["PlacementList", "Placements", "Tensor", "distribute", "layout_of", "leaf", "wrap"]
 
@@ -361,7 +360,7 @@ def distribute(
         if full.device.type != "meta" and keeps_value(mesh, full.dtype, full.numel()):
             full = full.detach().resolve_conj().resolve_neg()
             parts = redistribute.split(full, layout, mesh)
-        stride = compact_stride(full.shape, dim_order(full))
+        stride = copied_stride(full)
     made = leaf(parts, Spec(layout.shape, stride, full.dtype, layout, mesh), graph, requires_grad)
     if graph.constructor.tape is not None:
         graph.constructor.tape.split(made._operand, layout, mesh, full)

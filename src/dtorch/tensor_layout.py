@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from dtorch.errors import MeshMismatchError, PlacementError
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
@@ -81,6 +83,11 @@ def layout_of(
     return Layout.from_placements(
         mesh.shape, shape, normalize_placements(placements, mesh, len(shape)), order
     )
+
+
+def copied_stride(like: torch.Tensor) -> tuple[int, ...]:
+    """Strides that torch gives a copy: dense, and for dims of size 0 and 1 torch's numbers too."""
+    return torch.empty_strided(like.shape, like.stride(), device="meta").clone().stride()
 
 
 def compact_stride(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:

@@ -16,9 +16,8 @@ from dtorch.graph.graph import Graph
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import NoValue, Operand, Parts, copied
-from dtorch.redistribute import dim_order
 from dtorch.spec import Spec
-from dtorch.tensor_layout import compact_stride, layout_of
+from dtorch.tensor_layout import copied_stride, layout_of
 
 if TYPE_CHECKING:
     from dtorch.tensor import Tensor
@@ -194,7 +193,7 @@ def _compact(spec: Spec) -> Spec:
     """The spec of a clone: dense strides where those of a view leave holes or overlap."""
     with torch._C.DisableTorchFunction():
         meta = torch.empty_strided(spec.shape, spec.stride, device="meta")
-        stride = compact_stride(spec.shape, dim_order(meta))
+        stride = copied_stride(meta)
     return Spec(spec.shape, stride, spec.dtype, spec.layout, spec.mesh)
 
 

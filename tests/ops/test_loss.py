@@ -118,3 +118,15 @@ def test_gradient_of_no_samples_is_zero(places, reduction):
     x = place(X.detach(), (4,), (places,)).requires_grad_()
     F.cross_entropy(x, ignored, reduction=reduction).sum().backward()
     assert not x.grad.to_torch().any()
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("places", [("S0", "R", "S0"), ("R", "R", "P"), ("P", "R", "R")])
+def test_a_single_sample_tells_its_weight(places, reduction):
+    """torch gives the weight of one sample without a batch whatever the reduction."""
+    x, target, weight = torch.randn(5), torch.tensor(3), torch.rand(5)
+    placed = [place(t, (2,), (p,)) for t, p in zip((x, target, weight), places, strict=True)]
+    found = torch.ops.aten.nll_loss_forward(*placed, reduction, -100)
+    wanted = torch.ops.aten.nll_loss_forward(x, target, weight, reduction, -100)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours.to_torch(), theirs)

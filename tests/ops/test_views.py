@@ -71,6 +71,7 @@ CASES = {
     "diagonal": (lambda x: x.diagonal(1, 0, 2), [A]),
     "diagonal negative": (lambda x: x.diagonal(-1), [B]),
     "unfold": (lambda x: x.unfold(1, 3, 2), [A]),
+    "unfold of a number": (lambda x: x.sum().unfold(0, 1, 1), [A]),
     "movedim": (lambda x: x.movedim(0, 2)[1], [A]),
     "as_strided": (lambda x: (x * 1).as_strided((3, 2), (2, 1), 3), [B]),
     "as_strided of a slice": (lambda x: (x * 1)[2:].as_strided((3, 2), (2, 1)), [B]),

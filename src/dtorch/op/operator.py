@@ -51,6 +51,8 @@ class Operator(Priced):
         free_scalars: torch operator -> arguments whose float value no rule, metadata or price depends on;
             calls that differ in these alone share one recipe and one plan.
         free_starts: torch operator -> tensors whose dim must be whole for bounds of slices to be such inputs.
+        left_out: (torch operator or "" for all, part of a rule as the judge writes it, why), for rules that
+            hold, by accident of a call's values or sizes, or that are worth too little, and are not listed.
         reduces: pending outputs are reduced at once outside a backward, so that a user sees Replicate.
     """
 
@@ -58,6 +60,7 @@ class Operator(Priced):
     torch_ops: ClassVar[Sequence[str]] = ()
     needs_siblings: ClassVar[bool] = False
     gradient_of: ClassVar[Mapping[int, str]] = {}
+    left_out: ClassVar[Sequence[tuple[str, str, str]]] = ()
     reduces: ClassVar[bool] = False
     free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {}
     free_starts: ClassVar[Mapping[str, Sequence[str]]] = {}

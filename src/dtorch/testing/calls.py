@@ -84,13 +84,15 @@ class Call:
 
     @cached_property
     def is_generic(self) -> bool:
-        """Whether values tell placements apart: some are there, few are 0, not all results alike."""
+        """Whether values tell placements apart: every tensor has some, few are 0, not all results alike."""
         results = [y for y in self.run() if _is_dense(y)]
         plain = any(y.numel() == 0 or (y.dtype is torch.bool and y.numel() == 1) for y in results)
         alike = any(y.numel() > 1 and bool((y == y.flatten()[0]).all()) for y in results)
         masks = [x for x in self.inputs if x is not None and x.dtype is torch.bool and x.numel() > 1]
         flat = any(bool(x.all()) or not bool(x.any()) for x in masks)
-        floats = [x for x in self.inputs if x is not None and x.is_floating_point() and x.numel()]
+        present = [x for x in self.inputs if x is not None]
+        flat |= all(x.numel() < 2 for x in present) or any(x.numel() == 0 for x in present)
+        floats = [x for x in present if x.is_floating_point()]
         return not (plain or alike or flat) and all(bool((x != 0).double().mean() > 0.8) for x in floats)
 
     def __str__(self) -> str:

@@ -1,29 +1,46 @@
 """Judge every placement rule by brute force: `make rules`.
 
-    python -m dtorch.testing.rules [torch operator ...] [--rows N] [--calls N] [--all]
+    python -m dtorch.testing.rules [torch operator ...] [--calls N] [--rows N] [--shard I/N] [--again]
 
-Judges the operators that have a class of their own, or those named, on the calls that the samples make, and
-prints a table. `--all` adds element-wise operators and those without rules, whose missing rules are worth
-writing.
+Judges every operator that dtorch's samples or PyTorch's database call, on calls of both, on meshes [2],
+[3] and [2, 2]. Each operator is judged in a process of its own, since a kernel may die of shards that do
+not belong together. Results go into a folder, one line for each operator; a run goes on where the last
+one stopped. Then a table is printed, and written into docs/rules.md where the folder has all operators.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import signal
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
 
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from dtorch.op import registry
+from dtorch.op.operator import Operator
 from dtorch.op.param import TorchCall
+from dtorch.op.schema import base_name
+from dtorch.testing import rules_page
 from dtorch.testing.calls import Call
-from dtorch.testing.oracle import MESHES, Verdict, judge_call
-from dtorch.testing.samples import calls_by_operator, samples
+from dtorch.testing.oracle import Finding, judge_call
+from dtorch.testing.rules_page import Record
+from dtorch.testing.samples import calls_by_operator
+from dtorch.testing.samples_database import database_calls
+
+FOLDER = Path("build") / "rules"
+
+LIMIT_S = 120
+"""After so many seconds no further call of an operator is begun."""
 
 
 def own_operators() -> list[str]:
@@ -37,63 +54,121 @@ def class_names(calls: Iterable[Call]) -> str:
     return "/".join(name for name, _ in counts.most_common())
 
 
-def judge_operator(calls: Sequence[Call], max_calls: int, **options: Any) -> Verdict:
-    """One verdict for several calls of an operator; of many, evenly spaced ones."""
-    step = max(1, len(calls) / max_calls)
-    chosen = [calls[int(i * step)] for i in range(min(len(calls), max_calls))]
-    total = Verdict(f"{len(chosen)} calls")
-    for call in chosen:
+def spaced(calls: Sequence[Call], count: int) -> list[Call]:
+    """So many of the calls, evenly spaced; all for 0."""
+    count = min(count or len(calls), len(calls))
+    return [calls[int(i * len(calls) / count)] for i in range(count)]
+
+
+def judge_operator(
+    name: str, calls: Sequence[Call], max_rows: int, unlisted: bool = True, limit_s: float = LIMIT_S
+) -> Record:
+    """One record for several calls of an operator.
+
+    Args:
+        name: of the torch operator.
+        calls: what is judged.
+        max_rows: rows of input placements tried for one call on one mesh.
+        unlisted: whether to look for missing rules.
+        limit_s: after so many seconds no further call is begun.
+    """
+    record, start = Record(name, class_names(calls)), time.perf_counter()
+    for call in calls:
+        if time.perf_counter() - start > limit_s:
+            break
         # Backward operators are judged by their values; their own gradients are another call.
         backward = not (isinstance(call.param, TorchCall) and "backward" in call.param.op)
-        found = judge_call(call, backward=backward, **options)
-        total.listed += found.listed
-        total.tried += found.tried
-        total.wrong += [f._replace(rule=f"{found.call}: {f.rule}") for f in found.wrong]
-        total.missing += [f._replace(rule=f"{found.call}: {f.rule}") for f in found.missing]
-    return total
+        found = judge_call(call, backward=backward, max_rows=max_rows, unlisted=unlisted)
+        record.calls += 1
+        record.rules += found.listed
+        record.tried += found.tried
+        record.wrong += [f"{found.call}: {f}" for f in found.wrong]
+        for finding in found.missing:
+            why = left_out(call, finding, str(found.call))
+            if why is None:
+                record.missing.append(f"{found.call}: {finding}")
+            else:
+                record.left_out[why] += 1
+    record.seconds = time.perf_counter() - start
+    return record
+
+
+def left_out(call: Call, finding: Finding, text: str) -> str | None:
+    """The reason, given where the rule would stand, why a rule that holds is not listed; None without one."""
+    cls: type[Operator] = call.operator_class
+    name = base_name(call.param.func) if isinstance(call.param, TorchCall) else cls.type
+    whole = f"{text}: {finding.rule}"
+    reasons = (why for op, part, why in cls.left_out if op in ("", name) and part in whole)
+    return next(reasons, None)
+
+
+def all_calls(count: int) -> dict[str, list[Call]]:
+    """Torch operator -> of its calls in dtorch's samples and in the database so many each; 0 for all."""
+    own, database = calls_by_operator(), database_calls()
+    return {
+        name: [*spaced(own.get(name, []), count), *spaced(database.get(name, []), count)]
+        for name in sorted({*own, *database})
+    }
+
+
+def in_a_child(name: str, calls: Sequence[Call], max_rows: int) -> Record:
+    """`judge_operator` in a process of its own; one that dies looks for no missing rules the second time."""
+    for unlisted in (True, False):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            signal.alarm(4 * LIMIT_S)
+            with suppress(BaseException), os.fdopen(write, "w") as pipe:
+                json.dump(vars(judge_operator(name, calls, max_rows, unlisted)), pipe)
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            text = pipe.read()
+        os.waitpid(child, 0)
+        if text:
+            return Record.of(json.loads(text))
+    record = Record(name, class_names(calls))
+    record.wrong.append("the process died, or raised")
+    return record
 
 
 def main() -> None:
-    """Judge, print one line for each operator and what is wrong or missing, then the sums."""
+    """Judge what the folder does not have yet; print one line for each operator and what is not right."""
     parser = argparse.ArgumentParser(prog="python -m dtorch.testing.rules", description=__doc__)
+    parser.add_argument("names", nargs="*", help="torch operators, such as aten.mm; default: all")
+    parser.add_argument("--rows", type=int, default=60, help="rows of input placements tried for one call")
     parser.add_argument(
-        "names", nargs="*", help="torch operators, such as aten.mm; default: all with a class"
+        "--calls", type=int, default=3, help="calls of either source for one operator; 0: all"
     )
-    parser.add_argument("--rows", type=int, default=400, help="rows of input placements tried for one call")
-    parser.add_argument("--calls", type=int, default=20, help="calls judged for one operator")
-    parser.add_argument("--all", action="store_true", help="operators without a class of their own too")
+    parser.add_argument("--shard", default="0/1", help="I/N: every Nth operator, from I")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the results")
+    parser.add_argument("--again", action="store_true", help="judge what is in the folder already, too")
+    parser.add_argument("--page", type=Path, default=Path("docs") / "rules.md", help="where the table goes")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    calls = calls_by_operator()
-    names = options.names or (list(calls) if options.all else [n for n in own_operators() if n in calls])
-    print(
-        f"{len(samples())} samples, {len(names)} torch operators, "
-        f"meshes {[list(m) for m in MESHES]} and [2, 2]"
-    )
-    print(f"{'operator':34} {'class':22} calls  rules  tried  wrong missing  seconds", flush=True)
-    sums: Counter[str] = Counter()
-    for name in names:
-        start = time.perf_counter()
-        verdict = judge_operator(calls[name], options.calls, max_rows=options.rows)
-        kind, count = class_names(calls[name]), min(len(calls[name]), options.calls)
-        print(
-            f"{name:34} {kind[:22]:22} {count:5} {verdict.listed:6} {verdict.tried:6} {len(verdict.wrong):6} "
-            f"{len(verdict.missing):7} {time.perf_counter() - start:8.1f}"
-        )
-        for word, findings in (("wrong", verdict.wrong), ("missing", verdict.missing)):
-            for finding in findings:
-                print(f"    {word:8} {finding}")
-        sys.stdout.flush()
-        sums += Counter(
-            operators=1,
-            rules=verdict.listed,
-            tried=verdict.tried,
-            wrong=len(verdict.wrong),
-            missing=len(verdict.missing),
-        )
-    print(dict(sums))
-    sys.exit(bool(sums["wrong"]))
+    shard, shards = map(int, options.shard.split("/"))
+    calls = all_calls(options.calls)
+    unknown = set(options.names) - calls.keys()
+    if unknown:
+        parser.error(f"no sample calls {', '.join(sorted(unknown))}")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    file = options.folder / f"{shard}-of-{shards}.jsonl"
+    done = {} if options.again or options.names else rules_page.load(options.folder)
+    names = [name for name in (options.names or list(calls))[shard::shards] if name not in done]
+    judged: list[Record] = []
+    for name in track(names, console=Console(stderr=True), description="judging"):
+        record = in_a_child(name, calls[name], options.rows)
+        judged.append(record)
+        with file.open("a") as lines:
+            lines.write(json.dumps(vars(record)) + "\n")
+        print(record.text(), flush=True)
+    records = judged if options.names else list(rules_page.load(options.folder).values())
+    print(*rules_page.summary(records), sep="\n")
+    if not options.names and calls.keys() <= {record.name for record in records}:
+        options.page.write_text(rules_page.page(records), encoding="utf-8")
+    sys.exit(any(record.wrong for record in records))
 
 
 if __name__ == "__main__":

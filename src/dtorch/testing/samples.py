@@ -7,7 +7,7 @@ mixed sign. More programs come with the families: `samples_*.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -70,22 +70,28 @@ def samples() -> dict[str, Sample]:
 
 def run_sample(sample: Sample) -> None:
     """Forward, and backward from every output that has a gradient."""
-    outputs = [y for y in flatten(sample(Values())) if isinstance(y, torch.Tensor) and y.requires_grad]
-    if outputs:
+    backward_of([y for y in flatten(sample(Values())) if isinstance(y, torch.Tensor)])
+
+
+def backward_of(outputs: Sequence[torch.Tensor]) -> None:
+    """Backward from all that have a gradient, of generic values."""
+    wanting = [y for y in outputs if y.requires_grad]
+    if wanting:
         cotangents = [
-            torch.arange(1, y.numel() + 1).mul(1.7).sin().to(y.dtype).reshape(y.shape) for y in outputs
+            torch.arange(1, y.numel() + 1).mul(1.7).sin().to(y.dtype).reshape(y.shape) for y in wanting
         ]
-        torch.autograd.backward(outputs, cotangents)
+        torch.autograd.backward(wanting, cotangents)
 
 
 @cache
 def calls_of(name: str) -> tuple[Call, ...]:
     """The calls that one sample makes, each kind once; not those without tensors or determined values."""
     calls = calls_in(lambda: run_sample(samples()[name]))
-    return tuple(c for c in calls if c.inputs and _is_determined(c))
+    return tuple(c for c in calls if c.inputs and is_determined(c))
 
 
-def _is_determined(call: Call) -> bool:
+def is_determined(call: Call) -> bool:
+    """Whether a call gives the same values each time, and its own shapes."""
     if not isinstance(call.param, TorchCall):
         return True
     func = call.param.func
@@ -99,9 +105,13 @@ def _is_determined(call: Call) -> bool:
 
 def calls_by_operator(names: Iterable[str] | None = None) -> dict[str, list[Call]]:
     """Torch operator ("aten.mm") -> its calls in all samples, or in those named; each kind of call once."""
+    return by_operator(call for name in (samples() if names is None else names) for call in calls_of(name))
+
+
+def by_operator(calls: Iterable[Call]) -> dict[str, list[Call]]:
+    """Torch operator ("aten.mm") -> its calls, each kind of call once."""
     found: dict[str, dict[str, Call]] = {}
-    for name in samples() if names is None else names:
-        for call in calls_of(name):
-            assert isinstance(call.param, TorchCall)
-            found.setdefault(base_name(call.param.func), {}).setdefault(call.key(), call)
+    for call in calls:
+        assert isinstance(call.param, TorchCall)
+        found.setdefault(base_name(call.param.func), {}).setdefault(call.key(), call)
     return {name: list(calls.values()) for name, calls in sorted(found.items())}

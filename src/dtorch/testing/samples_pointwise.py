@@ -233,6 +233,8 @@ SAMPLES: dict[str, Sample] = {
     "polygamma": lambda r: torch.polygamma(1, r.positive(4, 5)),
     "isclose": lambda r: torch.isclose(r.constant(4, 5), r.constant(5)),
     "heaviside": lambda r: torch.heaviside(r.constant(4, 5), r.constant(5)),
+    "ldexp": lambda r: torch.ldexp(r.constant(4, 5), r.ints(4, 5)),
+    "conj": lambda r: torch.conj_physical(torch.complex(r(4, 5), r(4, 5))),
     "bucketize": lambda r: torch.bucketize(r.constant(4, 5), r.constant(7).sort().values),
     "complex": lambda r: [torch.complex(r(4, 5), r(4, 5)).abs(), torch.polar(r.positive(4, 5), r(4, 5)).real],
 }

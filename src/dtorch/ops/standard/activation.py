@@ -36,6 +36,8 @@ _KINDS = {
 class Activation(Pointwise):
     """relu, gelu, silu, sigmoid, tanh and their kin."""
 
+    left_out = (("", "lambd=", "nothing is shrunk where lambd is 0 or less"),)
+
     torch_ops = (
         "aten.relu", "aten.gelu", "aten.silu", "aten.elu", "aten.celu", "aten.selu", "aten.leaky_relu",
         "aten.sigmoid", "aten.tanh", "aten.hardtanh", "aten.hardsigmoid", "aten.hardswish", "aten.mish",
@@ -50,6 +52,11 @@ class Activation(Pointwise):
 
 class ActivationBackward(Pointwise):
     """Gradients, linear in the one that comes in."""
+
+    left_out = (
+        ("", "lambd=", "nothing is shrunk where lambd is 0 or less"),
+        ("aten.rrelu_with_noise_backward", "training=True", "x is not read; noise is never pending"),
+    )
 
     torch_ops = (
         "aten.threshold_backward", "aten.gelu_backward", "aten.silu_backward", "aten.sigmoid_backward",

@@ -29,7 +29,7 @@ _FUNCTIONS = (
     "lgamma", "log", "log10", "log1p", "log2", "logical_not", "logit", "nan_to_num", "reciprocal", "round",
     "rsqrt", "sgn", "sign", "signbit", "sin", "sinc", "sinh", "sqrt", "square", "tan", "trunc",
 )  # fmt: skip
-_LINEAR = ("neg", "deg2rad", "rad2deg")
+_LINEAR = ("neg", "deg2rad", "rad2deg", "_conj_physical")
 _GROUPS: Mapping[str, list[tuple[str, ...]]] = {
     "lerp": [("self", "end")],
     "addcmul": [("self", "tensor1"), ("self", "tensor2")],
@@ -42,6 +42,8 @@ _GROUPS: Mapping[str, list[tuple[str, ...]]] = {
 
 class BaseMath(Pointwise):
     """Element-wise mathematics."""
+
+    left_out = (("aten.nan_to_num", "P -> P", "linear only where nothing is nan or infinite"),)
 
     torch_ops = (
         *(f"aten.{name}" for name in (*_FUNCTIONS, *_LINEAR)),

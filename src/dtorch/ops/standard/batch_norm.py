@@ -170,6 +170,15 @@ class BatchNormForward(BatchNormBase, abstract=True):
 class BatchNorm(BatchNormForward):
     """Forward."""
 
+    left_out = (
+        (
+            "aten.native_batch_norm",
+            "training=False",
+            "linear in x, running mean and bias together; never pending",
+        ),
+        ("aten._native_batch_norm_legit", "momentum=0.0", "running statistics that do not move"),
+    )
+
     kinds = "BatchNorm"
     torch_ops = (
         "aten.native_batch_norm",
@@ -229,6 +238,8 @@ class BatchNormUpdate(BatchNormForward):
 
 class BatchNormBackward(BatchNormBase):
     """Backward."""
+
+    left_out = (("", "", "statistics that are not read, or linear in x and their mean"),)
 
     kinds = "BatchNormBackward"
     torch_ops = ("aten.native_batch_norm_backward",)

@@ -24,6 +24,21 @@ from dtorch.ops.standard.pointwise import Pointwise
 class BroadcastBinary(Pointwise):
     """Element-wise operators of two operands."""
 
+    left_out = (
+        ("aten.add", "other=0.0", "adding nothing"),
+        ("aten.add", "other=2.2", "adding hardly anything"),
+        ("aten.pow", "exponent=1.0", "the first power"),
+        ("aten.xlogy", "P, R -> P", "0 log 0 is 0 for a sum of 0, not for its parts"),
+        ("aten.special_xlog1py", "P, R -> P", "0 log 0 is 0 for a sum of 0, not for its parts"),
+        ("aten.heaviside", "P -> ", "the second input counts only where the first is 0"),
+        ("aten.__lshift__", "P", "of whole numbers, until they overflow"),
+        ("aten.bitwise_left_shift", "P, R -> P", "of whole numbers, until they overflow"),
+        ("aten.nextafter", "P", "a step is smaller than the tolerance"),
+        ("aten.igamma", "P", "nan for a sum that is negative, which parts are"),
+        ("aten.igammac", "P", "nan for a sum that is negative, which parts are"),
+        ("aten.special_zeta", "P", "nan or infinite for most values"),
+    )
+
     torch_ops = (
         "aten.add", "aten.sub", "aten.rsub", "aten.mul", "aten.div", "aten.true_divide", "aten.floor_divide",
         "aten.remainder", "aten.fmod", "aten.pow", "aten.atan2", "aten.maximum", "aten.minimum",
@@ -31,6 +46,7 @@ class BroadcastBinary(Pointwise):
         "aten.logical_and", "aten.logical_or", "aten.logical_xor",
         "aten.bitwise_and", "aten.bitwise_or", "aten.bitwise_xor",
         "aten.copysign", "aten.hypot", "aten.xlogy", "aten.heaviside", "aten.logaddexp", "aten.logaddexp2",
+        "aten.ldexp",
     )  # fmt: skip
 
     free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {
@@ -47,6 +63,8 @@ class BroadcastBinary(Pointwise):
         if self.name == "aten.mul":
             both = (self.slot("self"), self.slot("other"))
             return [{i} for i in both if i is not None]
+        if self.name == "aten.ldexp":
+            return [self.slots("self")]
         if self.name in ("aten.div", "aten.true_divide") and self.arguments.get("rounding_mode") is None:
             return [self.slots("self")] if self.arguments["other"] != 0 else []
         return []

@@ -174,6 +174,8 @@ class ConvBase(Composed, Windowed, abstract=True):
 class Conv(ConvBase):
     """Forward."""
 
+    left_out = (("aten.convolution", "P -> P", "gathering x and w is cheaper than the sum that y would owe"),)
+
     kinds = "Conv"
     torch_ops = ("aten.convolution", "aten.convolution_overrideable")
 

@@ -115,6 +115,10 @@ class Convert(Operator):
 class Cast(Pointwise):
     """to(dtype), to(memory_format): a copy."""
 
+    left_out = (
+        ("aten._to_copy", "P -> P", "a narrower or inexact type rounds each part, so the sum comes first"),
+    )
+
     type = "Convert"
     torch_ops = ("aten._to_copy",)
     implicit = False

@@ -45,6 +45,13 @@ NONE, MEAN, SUM = 0, 1, 2
 class CrossEntropyBase(Operator, abstract=True):
     """What forward and backward share."""
 
+    @property
+    def reduction(self) -> int:
+        """By the argument; the loss of a single sample is summed, and its weight told, whatever that says."""
+        single = len(self.shapes[self.slot("self")] or ()) == 1  # type: ignore[index]
+        given = self.arguments["reduction"]
+        return SUM if single and given == NONE else given
+
     def names(self) -> list[Names | None] | None:
         """Names of the inputs' dims; None for a target that is no index for each sample."""
         ndim = len(self.shapes[self.slot("self")] or ())  # type: ignore[index]
@@ -53,7 +60,7 @@ class CrossEntropyBase(Operator, abstract=True):
         if len(self.shapes[self.slot("target")] or ()) != len(samples):  # type: ignore[index]
             return None
         known: dict[str, Names] = {
-            "grad_output": samples if self.arguments["reduction"] == NONE else (),
+            "grad_output": samples if self.reduction == NONE else (),
             "self": ("n", "c", *rest) if ndim > 1 else ("c",),
             "target": samples,
             "weight": ("c",),
@@ -108,6 +115,8 @@ class CrossEntropyBase(Operator, abstract=True):
 class CrossEntropy(CrossEntropyBase, Statistics):
     """The loss."""
 
+    left_out = (("", "reduction=1", "the mean of one sample; its weight is seldom pending"),)
+
     torch_ops = ("aten.nll_loss_forward", "aten.nll_loss2d_forward")
     kinds = "NLLLoss"
 
@@ -117,19 +126,19 @@ class CrossEntropy(CrossEntropyBase, Statistics):
         if inputs is None:
             return None
         target = inputs[self.slot("target")] or ()  # type: ignore[index]
-        samples = target if self.arguments["reduction"] == NONE else ()
+        samples = target if self.reduction == NONE else ()
         return Rule(tuple(inputs), (samples, ()), stats=frozenset({"c", *target}))
 
     def pending_rows(self) -> Sequence[Row]:
         """The loss is linear in x; in the weight both outputs are, unless for a mean."""
         found = [self.pending("self", outputs="PR")]
-        if self.slot("weight") is not None and self.arguments["reduction"] != MEAN:
-            found.append(self.pending("weight", outputs="PP" if self.arguments["reduction"] == SUM else "PR"))
+        if self.slot("weight") is not None and self.reduction != MEAN:
+            found.append(self.pending("weight", outputs="PP" if self.reduction == SUM else "PR"))
         return found
 
     def statistics_axes(self) -> tuple[int, ...]:
         """Without a reduction every sample's loss stays where the sample is."""
-        if self.arguments["reduction"] != NONE:
+        if self.reduction != NONE:
             return super().statistics_axes()
         x = self.layouts[self.slot("self")]  # type: ignore[index]
         assert x is not None
@@ -137,14 +146,14 @@ class CrossEntropy(CrossEntropyBase, Statistics):
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """Loss and weight."""
-        both = 1 if self.arguments["reduction"] == NONE else 2
+        both = 1 if self.reduction == NONE else 2
         return [(self.output_names, wide(self.dtype).itemsize)] * both
 
     def combine(
         self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group, axes: tuple[int, ...]
     ) -> None:
         """Each device's share of the loss, and of the weight; then their sums."""
-        dtype, reduction = self.dtype, self.arguments["reduction"]
+        dtype, reduction = self.dtype, self.reduction
         losses, weights = [], []
         for mine, coord in zip(inputs, group.coords, strict=True):
             loss, scale = self._losses(mine, coord)
@@ -189,7 +198,7 @@ class CrossEntropyBackward(CrossEntropyBase):
         """Of x only the shape is read, the total weight only for a mean: these may be pending."""
         found = super().get_placement_signature()
         rows = list(found.rows)
-        for name in ("self",) if self.arguments["reduction"] == MEAN else ("self", "total_weight"):
+        for name in ("self",) if self.reduction == MEAN else ("self", "total_weight"):
             i = self.slot(name)
             assert i is not None
             rows += [
@@ -211,7 +220,7 @@ class CrossEntropyBackward(CrossEntropyBase):
     def _gradient(self, mine: Sequence[Any], coord: tuple[int, ...]) -> torch.Tensor:
         x, grad = mine[self.slot("self")], mine[self.slot("grad_output")]  # type: ignore[index]
         place, here, scale = self.picks(mine, coord)
-        if self.arguments["reduction"] == MEAN:
+        if self.reduction == MEAN:
             grad = grad / mine[self.slot("total_weight")]  # type: ignore[index]
         dim = 1 if x.ndim > 1 else 0
         dx = torch.zeros_like(x)

@@ -50,6 +50,8 @@ class Indexing(Operator, abstract=True):
 class Index(Indexing):
     """index.Tensor; boolean masks go the general way, their result's size depends on values."""
 
+    left_out = (("aten.index", "S(1), S(0) -> S(1)", "indices that happen to lie on their own device"),)
+
     type = "GetItem"
     torch_ops = ("aten.index.Tensor", "aten._unsafe_index.Tensor")
     kinds = "Index"

@@ -29,6 +29,8 @@ from dtorch.ops.standard.general_free import FREE, MEMORY_BOUND, PICKED
 class General(Operator):
     """The general path; the conversions it asks for are visible nodes."""
 
+    left_out = (("", "", "no rule is written: the operator runs whole, exactly and visibly"),)
+
     def get_operator_cost(self) -> OperatorCost:
         """By the count, by the class that has a rule, or by bytes; unknown where nobody has said."""
         try:

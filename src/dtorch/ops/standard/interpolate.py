@@ -67,6 +67,8 @@ class Interpolate(Batched):
 class GridSample(Batched):
     """Sampling at places that a grid gives."""
 
+    left_out = (("", "R, P -> R", "a grid of one place, outside"),)
+
     type = "Interpolate"
     rules: ClassVar[Mapping[str, Dims]] = {
         "aten.grid_sampler_2d": Dims("input[n c h! w!], grid[n p q two!] -> y[n c p q]", ("input",)),

@@ -17,13 +17,14 @@ and B differ in leading dims solve keeps everything whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, ClassVar
 
 from dtorch.op.cost import OperatorCost
 from dtorch.op.dims import Rule
 from dtorch.op.operator import Dims
+from dtorch.op.signature import Row
 from dtorch.ops.standard import counts
 from dtorch.ops.standard.batched import Batched
 
@@ -149,6 +150,10 @@ class Solve(Linalg):
         """A right side that is a vector for each matrix, and one that is broadcast, keep all whole."""
         matrix, right = self.shapes[0] or (), self.shapes[1] or ()
         return super().rule() if matrix[:-2] == right[:-2] and len(matrix) == len(right) else None
+
+    def pending_rows(self) -> Sequence[Row]:
+        """The solution is linear in B, factors do not know it."""
+        return [self.pending("B", outputs="PRRR")]
 
 
 class SolveFactored(Linalg):

@@ -51,6 +51,8 @@ class LossBase(Operator, abstract=True):
 class Loss(LossBase):
     """The losses."""
 
+    left_out = (("aten.binary_cross_entropy", "R, R, P -> P", "weights are seldom pending"),)
+
     reduces = True
     torch_ops = (
         "aten.mse_loss", "aten.smooth_l1_loss", "aten.huber_loss", "aten.binary_cross_entropy",
@@ -72,6 +74,8 @@ class Loss(LossBase):
 
 class LossBackward(LossBase):
     """Their gradients."""
+
+    left_out = (("aten.binary_cross_entropy_backward", "R, R, R, P -> P", "weights are seldom pending"),)
 
     torch_ops = (
         "aten.mse_loss_backward", "aten.smooth_l1_loss_backward", "aten.huber_loss_backward",

@@ -42,6 +42,8 @@ class Matmul(Operator):
 class AddMatmul(Operator):
     """beta * self + alpha * product; `self` is broadcast to the product."""
 
+    left_out = (("aten.addmm", "beta=0", "beta = 0 makes the added tensor irrelevant"),)
+
     type = "Matmul"
     kinds = "Matmul"
     rules: ClassVar[Mapping[str, Dims]] = {

@@ -37,6 +37,8 @@ _KINDS = {
 class MaxMin(Reduction):
     """Extremes, logic and products."""
 
+    left_out = (("", "P -> P", "extremes over one element"),)
+
     torch_ops = (
         "aten.max.default", "aten.min.default", "aten.amax", "aten.amin", "aten.aminmax", "aten.any",
         "aten.all", "aten.prod",

@@ -154,6 +154,8 @@ class Normalization(NormalizationBase):
 class NormalizationBackward(NormalizationBase):
     """Backward."""
 
+    left_out = (("aten.native_layer_norm_backward", "P -> ", "the bias is not read"),)
+
     torch_ops = ("aten.native_layer_norm_backward", "aten._fused_rms_norm_backward")
     gradient_of: ClassVar[Mapping[int, str]] = {0: "input", 1: "weight", 2: "bias"}
     kinds: ClassVar[Mapping[str, str]] = {

@@ -70,6 +70,11 @@ class Planes(Batched, abstract=True):
 class Pooling(Planes):
     """Pools with windows drawn for every n and channel, by numbers that are given; and back from places."""
 
+    left_out = (
+        ("", "R, P -> R", "numbers between 0 and 1 that a window is drawn by are never pending"),
+        ("", "-> P", "windows that share a maximum would count it twice"),
+    )
+
     rules: ClassVar[Mapping[str, Dims]] = {
         "aten.max_unpool2d": _dims("self[... t], indices[... t] -> y[... s]", "self", whole=True),
         "aten.max_unpool3d": _dims("self[... t], indices[... t] -> y[... s]", "self", _3D, True),
@@ -196,6 +201,8 @@ class PoolForward(WindowPooling, abstract=True):
 class MaxPool(PoolForward):
     """Maxima, and where they are in the whole plane."""
 
+    left_out = (("", "P -> P, R", "windows of one element"),)
+
     type = "Pooling"
     rules: ClassVar[Mapping[str, Dims]] = {
         f"aten.{kind}": _dims("self[... s] -> y[... t], i[... t]", "", space)
@@ -270,6 +277,8 @@ class PoolBackward(WindowPooling, abstract=True):
 
 class MaxPoolBackward(PoolBackward):
     """Every dy goes where the maximum was."""
+
+    left_out = (("", "-> P", "a sum over x would be owed where x can be cut as dy is"),)
 
     type = "Pooling"
     rules: ClassVar[Mapping[str, Dims]] = {

@@ -31,6 +31,11 @@ from dtorch.ops.standard.statistics import count, dim_names, kept_names, named_d
 class Reduce(Operator):
     """Reductions that are sums."""
 
+    left_out = (
+        ("aten.nansum", "P -> P", "linear only where nothing is nan"),
+        ("aten.count_nonzero", "P -> R", "counts what is not zero, and no part is"),
+    )
+
     torch_ops = ("aten.sum", "aten.mean", "aten.nansum", "aten.count_nonzero")
     reduces = True
 

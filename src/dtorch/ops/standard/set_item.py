@@ -52,6 +52,11 @@ class Writing(Operator, abstract=True):
 class Scatter(Writing):
     """scatter, scatter_add and scatter_reduce, with a source or a number."""
 
+    left_out = (
+        ("aten.scatter_reduce", "reduce=prod", "a product that includes x is linear in x; seldom pending"),
+        ("aten.scatter_reduce", "include_self=False", "one source for each place"),
+    )
+
     type = "SetItem"
     torch_ops = ("aten.scatter", "aten.scatter_add", "aten.scatter_reduce.two")
 
@@ -96,6 +101,12 @@ class Scatter(Writing):
 class IndexAdd(Writing):
     """index_add, index_copy, index_fill along one dim."""
 
+    left_out = (
+        ("aten.index_copy", "P, R, R -> R", "all of x is overwritten"),
+        ("aten.index_copy", "R, R, P -> P", "all of x is overwritten"),
+        ("aten.index_fill", "", "all of x is overwritten"),
+    )
+
     type = "SetItem"
     torch_ops = (
         "aten.index_add",
@@ -125,6 +136,10 @@ class IndexAdd(Writing):
 
 class SetItem(Writing):
     """x[i, :, j] = values: index_put(indices, values, accumulate)."""
+
+    left_out = (
+        ("aten.index_put", "P, S(0), R -> P", "accumulates one value at every place; seldom pending"),
+    )
 
     torch_ops = ("aten.index_put", "aten._index_put_impl", "aten._unsafe_index_put")
     kinds = "IndexPut"

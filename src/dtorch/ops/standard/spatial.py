@@ -40,6 +40,13 @@ def _padding(kind: str) -> dict[str, Dims]:
 class Spatial(Batched):
     """One dims line each; linear all."""
 
+    left_out = (
+        ("aten.pixel_shuffle", "S(2) -> S(2)", "rows of a picture, where cuts fall together"),
+        ("aten.pixel_unshuffle", "S(2) -> S(2)", "rows of a picture, where cuts fall together"),
+        ("aten.pixel_shuffle", "factor=1", "a factor of 1 moves nothing"),
+        ("aten.pixel_unshuffle", "factor=1", "a factor of 1 moves nothing"),
+    )
+
     type = "Pad"
     rules: ClassVar[Mapping[str, Dims]] = {
         **_padding("reflection"),

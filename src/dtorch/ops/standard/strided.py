@@ -79,7 +79,8 @@ class Unfold(LayoutOperator):
             return None
         dims = list(layout.dims[: len(output.shape)])
         dims += [((n, ()),) for n in output.shape[len(dims) :]]
-        dims[dim] = ((output.shape[dim], ()),)
+        if ndim:
+            dims[dim] = ((output.shape[dim], ()),)
         return [Layout.of(layout.mesh_shape, dims, layout.partial)]
 
     def localize(self, coord: tuple[int, ...]) -> Local:

@@ -32,6 +32,8 @@ from dtorch.ops.standard.statistics import wide
 class VectorNorm(Reduction):
     """Norms of vectors."""
 
+    left_out = (("aten.linalg_vector_norm", "ord=0", "counts what is not zero, and no part is"),)
+
     type = "Reduce"
     torch_ops = ("aten.linalg_vector_norm",)
     kinds = "VectorNorm"

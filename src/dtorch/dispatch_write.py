@@ -143,4 +143,6 @@ def _as_strided(func: Any, args: tuple, kwargs: dict) -> Any:
         x._graph.parts(operand)
     assert buffer.root_parts is not None
     root = wrap(Operand(buffer.root_spec, None, buffer).give(buffer.root_parts), x._graph)
+    if root.dtype != x.dtype:
+        root = run(aten.view.dtype, (root, x.dtype), {})
     return run(func, (root, size, stride, where), {})

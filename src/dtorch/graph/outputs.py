@@ -79,6 +79,17 @@ def _plan_of(recipe: Recipe, operands: Sequence[Operand | None], parts: Parts) -
         assert base is not None
         assert base.parts is not None
         if base.layout.is_replicate and aliasing.shares_storage(result, base.parts[0]):
-            return OutputPlan("view", slot.index, spec, None, int(result.storage_offset()))
-        return OutputPlan("copy", slot.index, spec, None, 0)
+            moved = _moved(base, int(base.parts[0].storage_offset()), result)
+            return OutputPlan("view", slot.index, spec, None, moved)
+        return OutputPlan("copy", slot.index, spec, None, _moved(base, 0, result))
     return OutputPlan("fresh", -1, spec)
+
+
+def _moved(base: Operand, start: int, view: torch.Tensor) -> int:
+    """How far behind its base torch would see a view start, where the base's local tensor starts at `start`.
+
+    In elements of the view, which may be of another size (`view(dtype)`).
+    """
+    before = base.spec.itemsize
+    seen = base.offset * before // view.itemsize - base.offset
+    return seen + int(view.storage_offset()) - start * before // view.itemsize

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import os
 import re
 from pathlib import Path
@@ -95,3 +96,18 @@ def test_another_placement_or_price_differs(
     compare("one.txt", {"graph": recorded(Shard(0), 6)}, "now")
     with pytest.raises(AssertionError, match=r"one.txt differs; `make snapshots` if it should"):
         compare("one.txt", {"graph": recorded(placement, size)}, "now")
+
+
+def test_public_names() -> None:
+    """What users build on: a name or a parameter that goes, or changes, is a change for CHANGELOG.md."""
+    shown = (f"{name}{_signature(getattr(dtorch, name))}" for name in sorted(dtorch.__all__))
+    compare("public_names.txt", {"dtorch.__all__": "\n".join(shown)}, "names and parameters")
+
+
+def _signature(value: object) -> str:
+    """Parameters, without annotations and defaults, which Python's versions print in different ways."""
+    if not callable(value) or (isinstance(value, type) and issubclass(value, Exception)):
+        return ""
+    parameters = inspect.signature(value).parameters.values()
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return f"({', '.join(stars.get(p.kind, '') + p.name for p in parameters)})"

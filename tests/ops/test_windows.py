@@ -169,6 +169,8 @@ CASES: dict[str, tuple[Callable[..., Any], Sequence[torch.Tensor]]] = {
     "avg without padding": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, count_include_pad=False), [X]),
     "avg over seven": (lambda x: F.avg_pool2d(x, 2, 3, 1, divisor_override=7), [X]),
     "avg in bfloat16": (lambda x: F.avg_pool2d(x.bfloat16(), 3, 2, 1).float(), [X.detach()]),
+    "avg with gaps": (lambda x: F.avg_pool2d(x, 1, 4), [X]),
+    "avg with gaps and padding": (lambda x: F.avg_pool2d(x, 2, 5, 1), [grad(2, 3, 13, 11)]),
     "avg 3d": (lambda x: F.avg_pool3d(x, 2, 1), [grad(2, 3, 4, 6, 4)]),
     "adaptive max": (lambda x: F.adaptive_max_pool2d(x, (4, 3), return_indices=True), [X]),
     "adaptive avg": (lambda x: F.adaptive_avg_pool2d(x, (4, 3)), [X]),
@@ -192,6 +194,22 @@ def spatial_ways(name: str) -> list[Any]:
 def test_like_torch(fn: Any, tensors: Any, mesh: tuple[int, ...], way: Any) -> None:
     whole = [("R",) * len(mesh)] * (len(tensors) - 1)
     assert_like_torch(fn, tensors, mesh, [way, *whole])
+
+
+GAPS = [Slide(8, 1, 4), Slide(13, 2, 5, 1), Slide(11, 2, 4), Slide(14, 3, 6, 1), Slide(9, 1, 3)]
+
+
+@pytest.mark.parametrize("slide", GAPS, ids=str)
+@pytest.mark.parametrize("devices", [2, 3, 4, 5, 7])
+def test_devices_whose_elements_lie_in_a_gap(slide: Slide, devices: int) -> None:
+    x, w = grad(1, 2, slide.size), grad(2, 2, slide.kernel)
+    sizes = slide.kernel, slide.stride, slide.padding
+    for pool in (F.avg_pool1d, F.max_pool1d):
+        assert_like_torch(lambda x, pool=pool: pool(x, *sizes), [x], (devices,), [("S2",)])
+    places = [("S2",), ("R",)]
+    for convolve in (F.conv1d, F.conv_transpose1d):
+        fn = lambda x, w, convolve=convolve: convolve(x, w, None, *sizes[1:])  # noqa: E731
+        assert_like_torch(fn, [x, w], (devices,), places)
 
 
 POOLED = {

@@ -166,8 +166,6 @@ class WindowPooling(Windowed, Planes, abstract=True):
 class PoolForward(WindowPooling, abstract=True):
     """Forward."""
 
-    fill: float = 0
-
     def asked(self) -> Iterable[Fetch]:
         """What the device's windows read."""
         return [self.fetch_of(self.slot("self"), self.outputs[0], reads)]
@@ -335,26 +333,20 @@ class AvgPoolBackward(PoolBackward):
             places[d] = (0, self.pooled[d])
         for run in self.runs(places):
             dy = self.part(blocks[0], run, [start for start, _ in places])
-            read = [w.reads(interval) for w, interval in zip(self.windows, run, strict=True)]
-            sizes = [
-                stop - start if d in self.cut_space else self.plane[d] for d, (start, stop) in enumerate(read)
+            read = [
+                w.reads(run[d]) if d in self.cut_space else elements[d] for d, w in enumerate(self.windows)
             ]
-            x = dy.new_empty(*dy.shape[: -self.rank], *sizes)
+            mine = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(read, elements, strict=True)]
+            if any(start >= stop for start, stop in mine):
+                continue  # all lie in a gap that the stride leaves
+            x = dy.new_empty(*dy.shape[: -self.rank], *[stop - start for start, stop in read])
             if "kernel_size" in self.arguments:
                 dy = over(dy, divisors(self, run, dy))
                 found = self.native(x, grad_output=dy, divisor_override=1)[0]
             else:
                 found = self.native(x, grad_output=dy)[0]
-            pads = [
-                end
-                for d in reversed(range(self.rank))
-                for end in (
-                    (read[d][0] - elements[d][0], elements[d][1] - read[d][1])
-                    if d in self.cut_space
-                    else (0, 0)
-                )
-            ]
-            made += torch.constant_pad_nd(found, pads)
+            share = self.part(found, mine, [start for start, _ in read])
+            self.part(made, mine, [start for start, _ in elements]).add_(share)
 
 
 def unravel(index: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:

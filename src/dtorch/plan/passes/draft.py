@@ -73,7 +73,6 @@ class Draft:
         self.outputs = structure.outputs
         self.order = list(selection.nodes)
         self.wanted = selection.wanted
-        self.given = frozenset(selection.bound)
         self.maker = {number: node for node in self.order for number in self.outputs[node]}
         self.changes: list[Change] = []
         self._stale = True
@@ -92,6 +91,18 @@ class Draft:
         self._look()
         return self._readers
 
+    @property
+    def _writers(self) -> dict[int, list[int]]:
+        """The nodes that write into the storages of a root, in order."""
+        self._look()
+        return self._writing
+
+    @property
+    def _members(self) -> dict[int, list[int]]:
+        """The operands made here that share the storages of a root."""
+        self._look()
+        return self._sharing
+
     def _look(self) -> None:
         """Work out who reads what, where, and what shares storages, if something has changed."""
         if not self._stale:
@@ -100,8 +111,8 @@ class Draft:
         self._place = {node: i for i, node in enumerate(self.order)}
         self._readers: dict[int, list[int]] = {}
         self._roots: dict[int, int] = {}
-        self._members: dict[int, list[int]] = {}
-        self._writers: dict[int, list[int]] = {}
+        self._sharing: dict[int, list[int]] = {}
+        self._writing: dict[int, list[int]] = {}
         for node in self.order:
             recipe, inputs = self.recipes[node], self.inputs[node]
             for number in dict.fromkeys(inputs):
@@ -110,9 +121,9 @@ class Draft:
                 plan = None if recipe.outputs is None else recipe.outputs[j]
                 base = None if plan is None or plan.source != "view" else self._root(inputs[plan.input])
                 self._roots[number] = number if base is None else base
-                self._members.setdefault(self._roots[number], []).append(number)
+                self._sharing.setdefault(self._roots[number], []).append(number)
             for i in recipe.written:
-                self._writers.setdefault(self._root(inputs[i]), []).append(node)
+                self._writing.setdefault(self._root(inputs[i]), []).append(node)
         self._kept = {self._root(number) for number in self.wanted}
 
     def root(self, number: int) -> int:

@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 import dtorch
 from dtorch import Replicate, Shard
-from dtorch.op.schema import HIDDEN_WRITES, schema_of
+from dtorch.hidden import HIDDEN_WRITES
+from dtorch.op.schema import schema_of
 from dtorch.testing import assert_tensor_allclose as close
 from dtorch.testing import assert_tensor_equal as equal
 from tests.places import PLACES, S0_2, Place, randn

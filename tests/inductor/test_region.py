@@ -55,6 +55,17 @@ def test_runs_at_once_and_the_same_when_compiled() -> None:
     assert equal(before, region([x]))
 
 
+def test_running_statistics_are_listed_as_written() -> None:
+    """The schema of native_batch_norm does not say so."""
+
+    def run(xs: list[torch.Tensor]) -> list[torch.Tensor]:
+        x, mean, variance = xs
+        return [torch.native_batch_norm(x, None, None, mean, variance, True, 0.1, 1e-5)[0]]
+
+    inputs = [torch.randn(5, 3), torch.zeros(3), torch.ones(3)]
+    assert list_calls(run, list(map(Meta.of, inputs))).written == (1, 2)
+
+
 def test_inputs_of_other_shapes_and_strides_run_uncompiled() -> None:
     region = Region(chain(1.01), [torch.randn(5, 7)], name="a chain", mode="exact")
     assert region.wait(SECONDS), region.why()

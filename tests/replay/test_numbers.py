@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy
 import pytest
 import torch
+from torch.nn import functional as F
 
 import dtorch
 from dtorch import Shard
@@ -93,6 +94,31 @@ def test_positions_that_stay_are_made_once_and_others_anew() -> None:
         assert torch.equal(positions, torch.tensor([0.0, 2.0]))
         positions.fill_(-1)  # the caller's own
     assert captured.stats().replays == 3
+
+
+def running_statistics(moved: torch.Tensor) -> torch.Tensor:
+    mean, variance = torch.zeros(2), torch.ones(2)
+    F.batch_norm(torch.tensor([[1.0, 2.0], [3.0, 6.0]]) + moved, mean, variance, training=True)
+    return mean + variance
+
+
+def unsafe_view(moved: torch.Tensor) -> torch.Tensor:
+    held = torch.zeros(2, 1)
+    view = torch.ops.aten._unsafe_view(held, [2])
+    view += moved
+    return held.view(2)
+
+
+@pytest.mark.parametrize("made", [running_statistics, unsafe_view])
+def test_what_operators_write_and_view_beside_their_schemas_is_made_anew(
+    made: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    moved = torch.zeros(())
+    captured, x = capture(lambda x: x * 1.0 + made(moved)), sharded(torch.zeros(4, 2))
+    for number in range(7):
+        moved.fill_(number)
+        assert torch.equal(captured(x).to_torch()[0], made(moved))
+    assert captured.stats().replays == 4
 
 
 def test_what_was_written_before_another_course_was_seen_is_put_back() -> None:

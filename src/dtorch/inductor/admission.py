@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dtorch.hidden import writes
 from dtorch.inductor import stored
 from dtorch.inductor.listing import Call, Listing, Meta, Output, Refusal, compute
 
@@ -203,9 +204,10 @@ def changes_values(call: Call) -> bool:
         return False
     if not call.inputs:
         return False
-    schema = _overload(call)._schema
-    views = any(made.alias_info is not None and not made.alias_info.is_write for made in schema.returns)
-    return schema.is_mutable or (any(call.outputs) and not views)
+    overload = _overload(call)
+    returns = overload._schema.returns
+    views = any(made.alias_info is not None and not made.alias_info.is_write for made in returns)
+    return bool(writes(overload)) or (any(call.outputs) and not views)
 
 
 def _overload(call: Call) -> Any:
@@ -226,7 +228,7 @@ def alone(calls: Sequence[Call]) -> tuple[Listing, list[int]]:
         for metas in _shapes(call):
             names = []
             for meta in metas:
-                name = f"c{len(inputs)}" if _overload(call)._schema.is_mutable else f"x{len(inputs)}"
+                name = f"c{len(inputs)}" if writes(_overload(call)) else f"x{len(inputs)}"
                 if name[0] == "c":
                     copy = Call("aten.clone.default", "{0}", (f"x{len(inputs)}",), (name,), (meta,), True)
                     made.append(copy)

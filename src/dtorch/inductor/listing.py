@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dtorch.hidden import writes
 from dtorch.inductor.places import Places
 
 _NAMESPACES = ("aten", "prims")
@@ -297,11 +298,9 @@ class _Recorder(TorchDispatchMode):
         return name
 
     def _note_writes(self, func: Any, args: Any, kwargs: Any) -> None:
-        for place, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            value = args[place] if place < len(args) else kwargs.get(argument.name)
-            for leaf in flat(value):
+        given = _by_name(func, args, kwargs)
+        for name in writes(func):
+            for leaf in flat(given.get(name)):
                 if isinstance(leaf, torch.Tensor) and _storage(leaf) in self.input_roots:
                     self.written.add(self.input_roots[_storage(leaf)])
 
@@ -337,8 +336,13 @@ def _draws(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether a call draws random numbers; attention does by its dropout alone."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
-    given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False))
-    return {**given, **kwargs}.get("dropout_p", 1.0 if "attention" not in str(func) else 0.0) != 0.0
+    given = _by_name(func, args, kwargs)
+    return given.get("dropout_p", 1.0 if "attention" not in str(func) else 0.0) != 0.0
+
+
+def _by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments that a call gives, by name."""
+    return dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | kwargs
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -7,23 +7,7 @@ from typing import Any
 
 import torch
 
-_RUNNING = ("running_mean", "running_var")
-
-HIDDEN_WRITES: dict[str, tuple[str, ...]] = {
-    "aten::native_batch_norm": _RUNNING,
-    "aten::cudnn_batch_norm": _RUNNING,
-    "aten::miopen_batch_norm": _RUNNING,
-    "aten::batch_norm_update_stats": _RUNNING,
-    "aten::batch_norm_gather_stats": _RUNNING,
-    "aten::batch_norm_gather_stats_with_counts": _RUNNING,
-}
-"""Arguments that an operator writes though its schema does not say so: running statistics, when training."""
-
-HIDDEN_VIEWS = {"aten::_unsafe_view": "self"}
-"""Operators whose output shares storage with an argument though their schema does not say so.
-
-torch.kron(out=) writes into the one of its `out`.
-"""
+from dtorch.hidden import HIDDEN_VIEWS, writes
 
 
 class Schema:
@@ -47,11 +31,7 @@ class Schema:
         self.keyword_only = frozenset(a.name for a in schema.arguments if a.kwarg_only)
         self.defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
         self.outs = tuple(a.name for a in schema.arguments if a.is_out)
-        self.written = tuple(
-            a.name
-            for a in schema.arguments
-            if a.alias_info is not None and a.alias_info.is_write and not a.is_out
-        ) + HIDDEN_WRITES.get(schema.name, ())
+        self.written = tuple(name for name in writes(func) if name not in self.outs)
         owner = {name: a.name for a in schema.arguments if a.alias_info for name in a.alias_info.before_set}
         self.returned = tuple(_is_argument(r, owner) for r in schema.returns)
         self.view_of = self._viewed(schema, owner)

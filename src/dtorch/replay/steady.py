@@ -13,6 +13,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dtorch.graph.drawing import Draw
+from dtorch.hidden import writes
+from dtorch.op.schema import schema_of
 from dtorch.redistribute.local_work import LocalWork
 from dtorch.replay.made import Constant
 from dtorch.replay.tape import Number, Slot, Tape, TapedCall
@@ -80,19 +82,17 @@ def is_random(function: Any) -> bool:
 def _is_steady(function: Any) -> bool:
     if type(function) is Constant:
         return True
-    name = function._schema.name.split("::")[1]
-    return not (is_random(function) or function._schema.is_mutable or name.startswith(_UNWRITTEN))
+    if is_random(function) or writes(function):
+        return False
+    return not function._schema.name.split("::")[1].startswith(_UNWRITTEN)
 
 
 def written_by(call: TapedCall) -> list[int]:
     """Numbers of the tensors that a call writes."""
-    if call.part >= 0 or type(call.function) is Constant or not call.function._schema.is_mutable:
+    if call.part >= 0 or type(call.function) is Constant:
         return []
-    schema = call.function._schema
-    args, kwargs = call.args
-    given = dict(zip([argument.name for argument in schema.arguments], args, strict=False)) | kwargs
-    written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
-    return [n for name, value in given.items() if name in written for n in numbers_of(value)]
+    given = schema_of(call.function).bind(*call.args)
+    return [number for name in writes(call.function) for number in numbers_of(given[name])]
 
 
 def _written(calls: Sequence[TapedCall]) -> set[int]:
@@ -115,4 +115,5 @@ def _aliases(call: TapedCall) -> bool:
     """Whether results may share memory with arguments."""
     if call.part >= 0 or type(call.function) is Constant:
         return False
-    return any(output.alias_info is not None for output in call.function._schema.returns)
+    schema = schema_of(call.function)
+    return schema.view_of is not None or any(schema.returned)

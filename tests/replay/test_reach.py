@@ -14,6 +14,7 @@ import dtorch
 from dtorch import Shard
 from dtorch.errors import CaptureError
 from dtorch.replay import capture
+from dtorch.replay.history import OFTEN
 
 MESH = dtorch.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
 
@@ -289,3 +290,27 @@ def test_calls_that_are_new_each_time_are_told() -> None:
     for number in range(1003, 1009):
         assert torch.equal(captured(x).to_torch(), torch.full((4, 2), float(number)))
     assert "never made before, 5 times in a row by now: a whole number or a shape" in captured.why()
+
+
+def test_what_only_views_has_no_gain_to_tell() -> None:
+    weight = sharded(torch.arange(8.0).reshape(4, 2))
+    factor = types.SimpleNamespace(value=0)
+
+    def turned() -> torch.Tensor:
+        return weight.t() if factor.value >= 0 else weight
+
+    captured = capture(turned)
+    for number in range(4 * OFTEN):
+        factor.value = number // 4
+        assert torch.equal(captured().to_torch(), weight.to_torch().t())
+    factor.value += 1
+    captured()
+    assert "recordings keep being made anew" in captured.why()
+    assert captured.gain() == ""
+
+
+def test_a_capture_of_shapes_that_grow_ends() -> None:
+    rows = iter(range(1, 100))
+    captured = capture(lambda x: x.repeat(next(rows), 1) * 2)
+    with pytest.raises(CaptureError, match=r"no recording yet: .*a shape in it changes each time"):
+        captured.capture(sharded(torch.ones(4, 2)))

@@ -87,10 +87,17 @@ class Capture:
         """Call the function as often as it takes to have a recording; the value of the last call.
 
         These are calls like any other: a training step so captured has been made `warmup + 2` times.
+
+        Raises:
+            CaptureError: the function cannot be captured, or still has no recording after `patience` times
+                as many calls as it takes; the text says why.
         """
         leaves, course = self._course(args, kwargs)
-        value = None
+        value, left = None, self.patience * (self.warmup + 2)
         while not any(program.roots.hold() and not program.moved(leaves) for program in course.programs):
+            if not left:
+                raise CaptureError(f"capture(): there is no recording yet: {self.why()}")
+            left -= 1
             value = self(*args, **kwargs)
         return value
 

@@ -23,7 +23,7 @@ class History:
     """The changes that ended recordings, and the least times that calls have taken.
 
     Attributes:
-        calls: operators of the last recording.
+        calls: operators of the last recording that run at a replay; 0 where all only view what stays.
         recorded_s: a call that was recorded and run as ever, in s.
         execution_s: the run of a whole recording, in s.
         replayed_s: a replay, in s.
@@ -54,8 +54,8 @@ class History:
             self.replayed_s = seconds
 
     def gain(self, before: str = "") -> str:
-        """What a replay is worth, in words; nothing while it is not known."""
-        if max(self.recorded_s, self.execution_s) == float("inf"):
+        """What a replay is worth, in words; nothing while it is not known, or where it runs no operator."""
+        if not self.calls or max(self.recorded_s, self.execution_s) == float("inf"):
             return ""
         launch = max(self.recorded_s - self.execution_s, 0.0) / self.calls
         foretold = LaunchModel(launch, 0.0).replay_total(self.calls, self.execution_s / self.calls)

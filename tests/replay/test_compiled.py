@@ -82,6 +82,20 @@ def test_fast_is_within_its_bound_and_ends_with_its_mode() -> None:
     assert "fast" not in step.why()
 
 
+def test_the_option_counts_as_it_is_at_each_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, x = dtorch.capture(chain), on((8, 16))
+    step.capture(x)
+    step(x)
+    step.instantiate()
+    assert step.why().endswith("compiled (exact)"), step.why()
+    monkeypatch.setenv("DTORCH_OPTIMIZE", "off")
+    step(x)
+    assert "compiled" not in step.why()
+    monkeypatch.setenv("DTORCH_OPTIMIZE", "exact")
+    step(x)
+    assert step.why().endswith("compiled (exact)"), step.why()
+
+
 def test_off_compiles_nothing() -> None:
     before, after, why = replayed(chain, on((4, 4)), mode="off")
     assert why == "replayed: a plan of 8 calls"
@@ -122,7 +136,7 @@ def test_it_is_compiled_once_replays_have_taken_as_long(monkeypatch: pytest.Monk
     x = on((64, 32))
     step.capture(x)
     expected = step(x).to_torch()
-    region = next(iter(step._courses.values())).programs[0].run._regions[None]
+    region = next(iter(step._courses.values())).programs[0].run._regions["exact"]
     assert region.state in ("waiting", "compiling", "compiled")
     assert torch.equal(step(x).to_torch(), expected)
     assert region.wait(240), region.why()

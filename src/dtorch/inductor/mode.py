@@ -17,11 +17,6 @@ def mode() -> str:
     return _chosen or GlobalOption.get_optimize()
 
 
-def chosen() -> str | None:
-    """What `optimize` chose; None where it has chosen nothing and the option holds."""
-    return _chosen
-
-
 class optimize:
     """Choose what may be compiled, from now on, or inside `with`.
 

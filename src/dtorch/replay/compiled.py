@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dtorch.inductor.listing import Meta
-from dtorch.inductor.mode import chosen
+from dtorch.inductor.mode import mode
 from dtorch.inductor.region import Region
 from dtorch.plan.codegen import Plan
 
@@ -41,12 +41,12 @@ class CompiledPlan:
         self._num_numbers = num_numbers
         self.name = "a captured function"
         self._metas: list[Meta] = []
-        self._regions: dict[str | None, Region] = {}
+        self._regions: dict[str, Region] = {}
         self._seconds = 0.0
 
     def __call__(self, values: list[Any]) -> list[list[Any]]:
         """The parts of the plan's outputs; takes the values out of the list."""
-        region = self._regions.get(chosen())
+        region = self._regions.get(mode())
         if region is not None and region.state == "compiled":
             return self._grouped(region(values))
         if region is not None:
@@ -67,7 +67,7 @@ class CompiledPlan:
 
     def why(self) -> str:
         """Whether compiled code takes its place and why not, as the end of a sentence."""
-        region = self._regions.get(chosen())
+        region = self._regions.get(mode())
         if region is None or region.state == "off":
             return ""
         if region.state == "compiled":
@@ -75,12 +75,12 @@ class CompiledPlan:
         return f", not compiled: {region.reason}" if region.reason else f", {region.state} to be compiled"
 
     def _start(self) -> Region:
-        region = self._regions.get(chosen())
+        region = self._regions.get(mode())
         if region is None:
             region = Region(self._flat, self._metas, name=f"the replay of {self.name}")
             if self._num_numbers and region.state != "off":
                 region.refuse("numbers that change from call to call are among its inputs")
-            self._regions[chosen()] = region.start()
+            self._regions[mode()] = region.start()
         return region
 
     def _flat(self, values: list[torch.Tensor]) -> list[torch.Tensor]:

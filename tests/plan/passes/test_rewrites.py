@@ -293,7 +293,25 @@ def test_switches_hold_inside(graph: dtorch.Graph) -> None:
         assert "equal          off" in str(dtorch.passes())
         assert "equal" not in rewrites(lambda x: x.exp() + x.exp(), graph)
     assert "equal          on" in str(dtorch.passes())
-    assert "equal" in rewrites(lambda x: x.exp() + x.exp(), graph)
+
+
+@pytest.mark.parametrize(
+    ("mode", "off"),
+    [
+        ("off", ["add_first", "fusion"]),
+        ("exact", ["add_first"]),
+        ("fast", []),
+    ],
+)
+def test_passes_run_under_their_modes_and_the_option_counts_as_it_is(
+    mode: str, off: list[str], graph: dtorch.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTORCH_OPTIMIZE", mode)
+    lines = [line.split() for line in str(dtorch.passes()).splitlines()]
+    assert [name for name, switch, *_ in lines if switch == "off"] == off
+    with dtorch.plan.cache.watched() as plans:
+        check(lambda x: (x * 2 + 1).exp() - x, on(graph))
+    assert bool(plans[0].rewritten.candidates) == (mode != "off")
 
 
 def test_without_dead_everything_runs(graph: dtorch.Graph) -> None:

@@ -1,7 +1,7 @@
 """Rewrites of a recorded sequence, made once when its plan is written.
 
-Each pass is a small table of (pattern, rewrite). Results keep every bit, but for passes that are not `exact`,
-which run under "fast" alone. What was recorded stays as it is: only the plan is another one.
+Each pass is a small table of (pattern, rewrite). Results keep every bit, but for passes that run under
+"fast" alone. What was recorded stays as it is: only the plan is another one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def rewritten(
     now = state.present()
     draft = Draft(structure, selection, now.mode, ready)
     for one in PASSES:
-        if now.runs(one.name, one.exact):
+        if now.runs(one.name, one.modes):
             one.run(draft)
     return Rewritten(
         *draft.result(), tuple(draft.changes), tuple(draft.candidates), draft.fused, tuple(draft.waiting)
@@ -114,8 +114,8 @@ class passes:
     def __str__(self) -> str:
         now = state.present()
         return "\n".join(
-            f"{one.name:14} {'on ' if now.runs(one.name, one.exact) else 'off'}  {one.does}"
-            f"{'' if one.exact else ' (changes rounding: fast alone)'}"
+            f"{one.name:14} {'on ' if now.runs(one.name, one.modes) else 'off'}  {one.does}"
+            f"{' (changes rounding: fast alone)' if one.modes == ('fast',) else ''}"
             for one in PASSES
         )
 

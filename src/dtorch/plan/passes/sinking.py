@@ -154,5 +154,5 @@ ADD_FIRST = Pass(
     "add_first",
     "add pending sums before they are reduced",
     (Row(_sum_of_sums, _add_first, _shown),),
-    exact=False,
+    modes=("fast",),
 )

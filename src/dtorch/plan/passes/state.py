@@ -18,22 +18,21 @@ class State(NamedTuple):
     off: frozenset[str]
     mode: str
 
-    def runs(self, name: str, exact: bool) -> bool:
-        """Whether a pass of a name runs; one that changes rounding does under "fast" alone."""
-        return name not in self.off and (exact or self.mode == "fast")
+    def runs(self, name: str, modes: tuple[str, ...]) -> bool:
+        """Whether a pass of a name runs that runs under these modes."""
+        return name not in self.off and self.mode in modes
 
 
 _off: frozenset[str] = frozenset()
-_STATES: dict[tuple[frozenset[str], str | None], State] = {}
 
 
 def present() -> State:
-    """What plans are written under from now on; asked at each run, so the same object for the same choice."""
-    key = _off, mode.chosen()
-    found = _STATES.get(key)
-    if found is None:
-        found = _STATES[key] = State(_off, mode.mode())
-    return found
+    """What plans are written under from now on; asked at each run, so that the option counts as it is then.
+
+    Raises:
+        OptionError: `DTORCH_OPTIMIZE` is none of the modes, and `dtorch.optimize` has chosen nothing.
+    """
+    return State(_off, mode.mode())
 
 
 def switched_off() -> frozenset[str]:

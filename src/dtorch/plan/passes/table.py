@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dtorch.inductor.mode import MODES
 from dtorch.plan.passes.draft import Change, Draft
 
 
@@ -32,7 +33,7 @@ class Pass:
         does: in a few words.
         rows: tried in order; what one has rewritten the next one sees.
         backwards: whether nodes are looked at from the last to the first.
-        exact: whether results keep every bit; others run under "fast" alone.
+        modes: of `dtorch.optimize` under which it runs; under "fast" alone where it changes rounding.
         when: whether a draft has anything that it could rewrite, for passes that look at much.
     """
 
@@ -40,7 +41,7 @@ class Pass:
     does: str
     rows: tuple[Row, ...]
     backwards: bool = False
-    exact: bool = True
+    modes: tuple[str, ...] = MODES
     when: Callable[[Draft], bool] = lambda draft: True
 
     def run(self, draft: Draft) -> None:

@@ -28,6 +28,7 @@ from dtorch.op.local import Local
 from dtorch.op.operand import Everywhere
 from dtorch.op.operator import Operator
 from dtorch.plan.explain import explain
+from dtorch.plan.fuse.candidate import fuse_of
 from dtorch.plan.fuse.region import FusedCall, Waiting
 from dtorch.plan.passes.listed import Rewritten, rewritten
 from dtorch.plan.structure import Selection, Structure
@@ -182,7 +183,7 @@ class Plan:
         found: list[Operator] = []
         for node in self.selection.nodes:
             if node in fused:
-                found.append(fused[node].operator)
+                found.append(fuse_of(self.structure, fused[node].candidate))
             elif node not in inside:
                 found.append(recipes[node].operator)
         return found

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dtorch.op.operator import Operator
+from dtorch.plan.fuse.candidate import fuse_of
 
 if TYPE_CHECKING:
     from dtorch.plan.codegen import Plan
@@ -88,7 +89,7 @@ def _decision(plan: Plan, candidate: Any) -> Iterator[str]:
     yield f"    {price}; {candidate.reason}"
     if calls:
         yield from (f"  - {text_of(plan.structure.recipes[node].operator)}" for node in nodes)
-        yield f"  + {text_of(calls[0].operator)}"
+        yield f"  + {text_of(fuse_of(plan.structure, candidate))}"
 
 
 def text_of(operator: Operator) -> str:

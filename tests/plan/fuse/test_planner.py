@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from dtorch.plan.fuse import rates
 from dtorch.plan.fuse.candidate import Candidate, fuse_of
 from dtorch.plan.fuse.operator import Fuse
 from dtorch.plan.fuse.rates import ASSUMED, Rates
+from dtorch.plan.passes.draft import Draft
 from tests.programs import Program
 from tests.support import cases
 
@@ -27,17 +30,28 @@ def on(graph: dtorch.Graph, full: torch.Tensor = LARGE, placement: Any = "S0") -
     return dtorch.Tensor(full, MESH, [placement], graph=graph)
 
 
-def regions(function: Any, *tensors: dtorch.Tensor) -> list[Candidate]:
-    """The candidates of the plans of a function."""
+@dataclass(frozen=True)
+class Found(Candidate):
+    """A candidate, and its calls as one operator; None where nobody reads what it gives."""
+
+    operator: Fuse | None
+
+
+def regions(function: Any, *tensors: dtorch.Tensor) -> list[Found]:
+    """The candidates of the plan of a function."""
     with cache.watched() as plans:
         for _ in range(2):
             found = function(*tensors)
             tensors[0].graph.sync()
     del found
-    return list(plans[-1].rewritten.candidates)
+    plan = plans[-1]
+    return [
+        Found(**vars(one), operator=fuse_of(plan.structure, one) if one.outputs else None)
+        for one in plan.rewritten.candidates
+    ]
 
 
-def names(candidate: Candidate) -> list[str]:
+def names(candidate: Found) -> list[str]:
     assert candidate.operator is not None
     return [call.name.removeprefix("aten.") for call in candidate.operator.calls]
 
@@ -139,6 +153,13 @@ def test_off(graph: dtorch.Graph) -> None:
         assert regions(lambda x: x * 2.0 + 1.0, on(graph)) == []
 
 
+def test_a_plan_and_its_candidates_keep_no_draft(graph: dtorch.Graph) -> None:
+    found = regions(lambda x: (x * 2.0).relu() + 1.0, on(graph))
+    gc.collect()
+    assert found
+    assert not [held for held in gc.get_objects() if type(held) is Draft]
+
+
 def test_prices_are_whole_numbers_and_stable(graph: dtorch.Graph) -> None:
     x = on(graph)
     first = regions(lambda x: (x * 2.0).relu() + 1.0, x)
@@ -210,7 +231,7 @@ def test_fusing_changes_no_flops(seed: int) -> None:
         for candidate in plan.rewritten.candidates:
             if not candidate.outputs:
                 continue
-            fuse = fuse_of(structure, candidate.nodes, candidate.inputs, candidate.outputs)
+            fuse = fuse_of(structure, candidate)
             calls = [structure.recipes[node].operator for node in candidate.nodes]
             assert (fuse.price().flops or 0) == sum(call.price().flops or 0 for call in calls)
             assert fuse.price().traffic_bytes <= sum(call.price().traffic_bytes or 0 for call in calls)

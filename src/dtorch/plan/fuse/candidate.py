@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 from dtorch.op import document
 from dtorch.plan.fuse.operator import Fuse, FuseParam
-from dtorch.plan.structure import Selection
+from dtorch.plan.structure import Selection, Structure
 
 
 @dataclass(frozen=True)
@@ -21,7 +18,6 @@ class Candidate:
         nodes: the calls, in order; it runs in the place of the last.
         inputs: numbers of the operands that it reads from outside, as first read.
         outputs: numbers of those that somebody else reads.
-        make: makes `operator`; None where nothing was priced.
         unfused_ns, fused_ns: the price either way, of the device with most to do.
         fused: whether it is to be.
         reason: why, or why not.
@@ -31,16 +27,10 @@ class Candidate:
     nodes: tuple[int, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    make: Callable[[], Fuse] | None
     unfused_ns: int
     fused_ns: int
     fused: bool
     reason: str
-
-    @cached_property
-    def operator(self) -> Fuse | None:
-        """The calls as one operator, made when it is first asked for; None where nothing was priced."""
-        return None if self.make is None else self.make()
 
     @property
     def saving_ns(self) -> int:
@@ -48,19 +38,17 @@ class Candidate:
         return self.unfused_ns - self.fused_ns
 
 
-def fuse_of(
-    structure: Any, nodes: tuple[int, ...], inputs: tuple[int, ...], outputs: tuple[int, ...]
-) -> Fuse:
-    """Calls as one operator.
+def fuse_of(structure: Structure, candidate: Candidate) -> Fuse:
+    """The calls of a candidate as one operator.
 
     Args:
-        structure: of the sequence as it stands, or the draft of one.
-        nodes, inputs, outputs: as of a candidate.
+        structure: of the sequence as it runs, the candidate's calls in it.
+        candidate: which calls.
     """
     from dtorch.op.operand import prototype
     from dtorch.plan.serialize import to_document
 
-    file = to_document(structure, Selection(nodes, outputs, inputs))
-    fuse = Fuse(FuseParam(document.to_json(file)), [prototype(structure.spec(n)) for n in inputs])
+    file = to_document(structure, Selection(candidate.nodes, candidate.outputs, candidate.inputs))
+    fuse = Fuse(FuseParam(document.to_json(file)), [prototype(structure.spec(n)) for n in candidate.inputs])
     fuse.infer()
     return fuse

@@ -8,10 +8,9 @@ from outside has been made before its last call, in whose place it runs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from dtorch.plan.fuse import price, rates
-from dtorch.plan.fuse.candidate import Candidate, fuse_of
+from dtorch.plan.fuse.candidate import Candidate
 from dtorch.plan.fuse.legality import REDUCTIONS, local_stride, why_not
 from dtorch.plan.passes.draft import Draft
 
@@ -87,7 +86,7 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
     refused = "" if outputs else "nobody reads what it gives"
     refused = refused or _unknown_strides(draft, nodes, inputs)
     if refused:
-        return Candidate(kind, nodes, inputs, outputs, None, 0, 0, False, refused)
+        return Candidate(kind, nodes, inputs, outputs, 0, 0, False, refused)
     operators = [draft.operator(node) for node in nodes]
     given, gives = [draft.spec(n) for n in inputs], [draft.spec(n) for n in outputs]
     now, mesh, over = rates.present(), operators[0].mesh, [_is_over(draft, node, inside) for node in nodes]
@@ -106,8 +105,7 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
         reason += "; the product before it stays a call of its own, its result is written either way"
     if not worth:
         reason = f"saves less than one part in {price.LEAST_SHARE}; {reason}"
-    make = partial(fuse_of, draft, nodes, inputs, outputs)
-    return Candidate(kind, nodes, inputs, outputs, make, unfused, fused, worth, reason)
+    return Candidate(kind, nodes, inputs, outputs, unfused, fused, worth, reason)
 
 
 def _is_over(draft: Draft, node: int, inside: set[int]) -> bool:

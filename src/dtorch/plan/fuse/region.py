@@ -10,7 +10,6 @@ import torch
 from dtorch.op.operand import Everywhere
 from dtorch.plan.fuse.candidate import Candidate
 from dtorch.plan.fuse.legality import local_calls, local_stride
-from dtorch.plan.fuse.operator import Fuse
 from dtorch.spec import Spec
 
 if TYPE_CHECKING:
@@ -45,12 +44,6 @@ class FusedCall:
             if metas not in made:
                 made[metas] = _region(structure, candidate, i, metas)
             self.regions[position] = made[metas]
-
-    @property
-    def operator(self) -> Fuse:
-        """The calls as one operator."""
-        assert self.candidate.operator is not None
-        return self.candidate.operator
 
     def start(self) -> None:
         """Have all compiled in the background."""

@@ -7,8 +7,8 @@ or writes into it. What came out is compared between two ways of running it, bit
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 
@@ -40,7 +40,12 @@ class Program:
         seed: which program.
         eager: whether each call runs at once.
         flushes: seed of the points at which what is pending is run; None for none.
+
+    Class attributes:
+        kinds: of steps, each with its weight.
     """
+
+    kinds: ClassVar[Sequence[tuple[int, Step]]] = STEPS
 
     def __init__(self, seed: int, eager: bool, flushes: int | None = None) -> None:
         self.choice = random.Random(seed)
@@ -61,7 +66,7 @@ class Program:
         """Make the steps; everything that came out: values, placements, gradients, texts of errors."""
         torch.manual_seed(self.choice.randrange(1000))
         # Each program leaves some kinds of steps out, so that some have long stretches which nothing cuts.
-        weights, functions = zip(*self.choice.sample(STEPS, len(STEPS) * 2 // 3), strict=True)
+        weights, functions = zip(*self.choice.sample(self.kinds, len(self.kinds) * 2 // 3), strict=True)
         for function in self.choice.choices(functions, weights, k=steps):
             self.trace.append(function.__name__)
             function(self)

@@ -12,6 +12,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 
+import dtorch
+
 # A machine lent for its GPU may have torch and pytest only; its tests need no hypothesis.
 with contextlib.suppress(ImportError):
     import hypothesis
@@ -67,3 +69,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> None:
 def _same_start() -> None:
     """Seed before each test: its numbers depend neither on order nor on worker."""
     seed_everything()
+
+
+@pytest.fixture
+def graph() -> dtorch.Graph:
+    """A graph that records, also under DTORCH_EAGER=1."""
+    found = dtorch.Graph()
+    found.constructor.eager = False
+    return found

@@ -1,4 +1,4 @@
-"""A graph that records, and one small matrix in it."""
+"""Plans of one test alone, and one small matrix."""
 
 from collections.abc import Iterator
 
@@ -16,14 +16,6 @@ def _no_plans() -> Iterator[None]:
     cache.forget()
     yield
     cache.forget()
-
-
-@pytest.fixture
-def graph() -> dtorch.Graph:
-    """A graph that records, also under DTORCH_EAGER=1."""
-    found = dtorch.Graph()
-    found.constructor.eager = False
-    return found
 
 
 @pytest.fixture

@@ -109,8 +109,8 @@ class Double:
         self.done.append("warm up")
         run()
 
-    def capture(self, run: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
-        self.done.append(f"capture in {pool}")
+    def capture(self, run: Callable[[], Any]) -> tuple[Any, Any]:
+        self.done.append("capture")
         if self.fails:
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
         before = [tensor.clone() for tensor in self.state]
@@ -123,16 +123,16 @@ class Double:
     def free_bytes(self) -> int:
         return 2**30
 
-    def bytes_per_second(self) -> float:
-        return 1e12
+    bytes_per_second = 1e12
 
-    def pool(self) -> Any:
-        return "pool"
+    def opened(self, device: torch.device) -> Double:
+        self.done.append(f"open {device}")
+        return self
 
 
 def test_inputs_are_copied_in_and_results_out() -> None:
     weight = torch.ones(3)
-    graphed = GraphedPlan(lambda v: [[v[0] * v[1]], [v[1]]], [weight, torch.zeros(3)], 1, Double(), "pool")
+    graphed = GraphedPlan(lambda v: [[v[0] * v[1]], [v[1]]], [weight, torch.zeros(3)], 1, Double())
     first, second = torch.full((3,), 2.0), torch.full((3,), 5.0)
     product, given = graphed([weight, first])
     again, _ = graphed([weight, second])
@@ -148,7 +148,7 @@ def test_results_that_are_state_stay_state_and_views_share_memory() -> None:
         made = values[0] + values[1]
         return [[values[0].view(2, 2)], [made], [made[:2]], [made]]
 
-    graphed = GraphedPlan(run, [weight, torch.zeros(4)], 1, Double(), "pool")
+    graphed = GraphedPlan(run, [weight, torch.zeros(4)], 1, Double())
     view, made, part, twice = (parts[0] for parts in graphed([weight, torch.ones(4)]))
     assert view.data_ptr() == weight.data_ptr()
     assert part.data_ptr() == made.data_ptr() == twice.data_ptr()
@@ -157,7 +157,7 @@ def test_results_that_are_state_stay_state_and_views_share_memory() -> None:
 
 def test_state_at_another_address_is_seen() -> None:
     weight = torch.ones(3)
-    graphed = GraphedPlan(lambda v: [[v[0] * v[1]]], [weight, torch.zeros(3)], 1, Double(), "pool")
+    graphed = GraphedPlan(lambda v: [[v[0] * v[1]]], [weight, torch.zeros(3)], 1, Double())
     assert graphed.serves([weight, torch.ones(3)])
     assert not graphed.serves([weight.clone(), torch.ones(3)])
 
@@ -178,7 +178,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Double:
     """A captured function's programs on cpu see the double in place of CUDA."""
     double = Double()
     monkeypatch.setattr("dtorch.replay.cuda_graph.cuda_device", lambda program: torch.device("cpu"))
-    monkeypatch.setattr("dtorch.replay.cuda_graph.Cuda", lambda device: double)
+    monkeypatch.setattr("dtorch.replay.cuda_graph.Cuda", double.opened)
     monkeypatch.setattr("dtorch.replay.program.obstacle", lambda program: "")
     return double
 
@@ -209,7 +209,7 @@ def test_a_replay_is_one_launch_and_state_is_no_step_ahead(simulated: Double) ->
     simulated.state = (total._operand.parts[0],)  # type: ignore[attr-defined]
     seen = [count(distributed(torch.full((2,), float(n)))).to_torch()[0].item() for n in range(8)]
     assert seen == [0.0, 2.0, 6.0, 12.0, 20.0, 30.0, 42.0, 56.0]
-    assert simulated.done == ["warm up", "measure", "capture in pool"]
+    assert simulated.done == ["open cpu", "warm up", "measure", "capture"]
     assert simulated.graphs[0].replays == 5
     assert count.why().startswith(
         "replayed: a plan of 12 calls, a CUDA graph: by the launch model 12 kernels"
@@ -217,13 +217,14 @@ def test_a_replay_is_one_launch_and_state_is_no_step_ahead(simulated: Double) ->
     assert count.stats().bytes_held == 16
 
 
-def test_another_shape_has_a_graph_of_its_own_in_the_same_pool(simulated: Double) -> None:
+def test_another_shape_has_a_graph_of_its_own_by_the_same_door(simulated: Double) -> None:
     double = capture(lambda x: drawn_out(x * 2))
     for size in (2, 3):
         for _ in range(5):
             double(distributed(torch.ones(size)))
     assert len(simulated.graphs) == 2
-    assert simulated.done.count("capture in pool") == 2
+    assert simulated.done.count("capture") == 2
+    assert simulated.done.count("open cpu") == 1
 
 
 def test_state_that_moved_gets_another_graph(simulated: Double) -> None:

@@ -200,13 +200,10 @@ def _run(running: Running, plan: Plan | None, numbered: Numbered, nodes: list[An
 
 def _where(error: BaseException, plan: Plan, running: Running) -> tuple[int, dict[int, Any]]:
     """The node at which a plan failed, and the values that it had made by then."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != "<dtorch plan>":
-        trace = trace.tb_next
-    if running.parts or trace is None:  # it had not begun
-        return plan.selection.nodes[0], running.values()
-    local = trace.tb_frame.f_locals
-    at, order = plan.node_of_line[trace.tb_lineno - 1], plan.selection.nodes
+    at, local = plan.node_at(error)
+    order = plan.selection.nodes
+    if running.parts or not local:  # it had not begun
+        return order[0], running.values()
     at = order[0] if at < 0 else at
     before = [plan.structure.outputs[node] for node in order[: order.index(at)]]
     made = set(plan.selection.bound).union(*before)

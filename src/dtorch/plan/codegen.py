@@ -34,6 +34,8 @@ from dtorch.plan.passes.listed import Rewritten, rewritten
 from dtorch.plan.structure import Selection, Structure
 from dtorch.spec import Spec
 
+_FILE = "<dtorch plan>"
+"""What plans are called where a traceback names files."""
 _VARIABLE = re.compile(r"\b[av]\d+_\d+(?:_\d+)?\b")
 
 
@@ -167,6 +169,18 @@ class Plan:
         """What of it the plan runs, and whose parts it takes and gives."""
         return self.rewritten.selection
 
+    def node_at(self, error: BaseException) -> tuple[int, dict[str, Any]]:
+        """The node at whose line an error left the plan's function, -1 for none, and the variables there.
+
+        There are none where the error did not pass through the function.
+        """
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename != _FILE:
+            trace = trace.tb_next
+        if trace is None:
+            return -1, {}
+        return self.node_of_line[trace.tb_lineno - 1], trace.tb_frame.f_locals
+
     def renewed(self, bind: Bind | None = None) -> Plan:
         """The plan written anew, with the regions that are compiled by now."""
         calls = [*self.rewritten.fused.values(), *(self.waiting.calls if self.waiting else ())]
@@ -204,7 +218,7 @@ def compiled(
     """Compile the plan of a sequence as it stands."""
     source = write(found.structure, found.selection, bind, found.fused)
     space = dict(source.constants)
-    exec(compile(source.text, "<dtorch plan>", "exec"), space)  # of slots and names that this module wrote
+    exec(compile(source.text, _FILE, "exec"), space)  # of slots and names that this module wrote
     asked = asked or (found.structure, found.selection)
     waiting = Waiting(found.waiting) if found.waiting else None
     return Plan(found, asked, space["plan"], source.node_of, source.names, waiting)

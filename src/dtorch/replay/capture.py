@@ -67,7 +67,7 @@ class Capture:
         self.warmup = warmup
         self._courses: dict[Any, _Course] = {}
         self._stats = CaptureStats()
-        self._doors: dict[torch.device, Any] = {}
+        self._doors: dict[torch.device, cuda_graph.Door] = {}
         self._history = History()
         self._ended: Program | None = None
         self._why: str | Program = "nothing has been called yet"
@@ -174,9 +174,8 @@ class Capture:
         if device is None:
             return
         if device not in self._doors:
-            door = cuda_graph.Cuda(device)
-            self._doors[device] = door, door.pool()
-        program.instantiate(*self._doors[device])
+            self._doors[device] = cuda_graph.Cuda(device)
+        program.instantiate(self._doors[device])
 
     def _graph(self, leaves: Sequence[Any]) -> Graph:
         for leaf in leaves:
@@ -247,7 +246,6 @@ class Capture:
                 )
             return value
         course.unmet = 0
-        program.run.name = getattr(self.function, "__qualname__", program.run.name)
         reason = "" if candidate is None else candidate.differs(program)
         course.candidate = program
         if candidate is None:

@@ -28,18 +28,16 @@ class CompiledPlan:
     Args:
         plan: takes local tensors, then numbers.
         num_numbers: how many numbers.
-
-    Attributes:
         name: of the captured function.
     """
 
-    __slots__ = ("_counts", "_function", "_metas", "_num_numbers", "_regions", "_seconds", "name")
+    __slots__ = ("_counts", "_function", "_metas", "_name", "_num_numbers", "_regions", "_seconds")
 
-    def __init__(self, plan: Plan, num_numbers: int) -> None:
+    def __init__(self, plan: Plan, num_numbers: int, name: str) -> None:
         self._function = plan.function
         self._counts = [len(plan.names[number]) for number in plan.selection.wanted]
         self._num_numbers = num_numbers
-        self.name = "a captured function"
+        self._name = name
         self._metas: list[Meta] = []
         self._regions: dict[str, Region] = {}
         self._seconds = 0.0
@@ -77,7 +75,7 @@ class CompiledPlan:
     def _start(self) -> Region:
         region = self._regions.get(mode())
         if region is None:
-            region = Region(self._flat, self._metas, name=f"the replay of {self.name}")
+            region = Region(self._flat, self._metas, name=f"the replay of {self._name}")
             if self._num_numbers and region.state != "off":
                 region.refuse("numbers that change from call to call are among its inputs")
             self._regions[mode()] = region.start()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import is_
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -61,20 +62,17 @@ class Door(Protocol):
         """Run on a side stream, which waits for the present one, and that for it."""
         ...
 
-    def capture(self, run: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
-        """A graph of a run, memory from the pool, instantiated; and what the run gave."""
+    def capture(self, run: Callable[[], Any]) -> tuple[Any, Any]:
+        """A graph of a run, its memory from the door's pool, instantiated; and what the run gave."""
         ...
 
     def free_bytes(self) -> int:
         """Of the device's memory."""
         ...
 
+    @property
     def bytes_per_second(self) -> float:
         """Of a copy on the device."""
-        ...
-
-    def pool(self) -> Any:
-        """A new pool of memory."""
         ...
 
 
@@ -104,7 +102,6 @@ def choose(
     pool_bytes: int,
     free_bytes: int,
     bytes_per_second: float,
-    dispatch_s: float = DISPATCH_S,
 ) -> Choice:
     """Weigh a graph by the launch model.
 
@@ -117,11 +114,10 @@ def choose(
         pool_bytes: that the graph would keep.
         free_bytes: of the device.
         bytes_per_second: of a copy on the device.
-        dispatch_s: device time between two kernels of a graph, in s.
     """
     launch, execution = launch_s / max(calls, 1), execution_s / max(calls, 1)
     fixed = copies * launch + copied_bytes / bytes_per_second
-    model = LaunchModel(launch, dispatch_s, fixed)
+    model = LaunchModel(launch, DISPATCH_S, fixed)
     lengths = [execution] * calls
     plain, graphed = model.eager(lengths).total, model.replay(lengths).total
     if pool_bytes > POOL_SHARE * free_bytes:
@@ -151,14 +147,13 @@ class GraphedPlan:
         values: the list that the next call is to take.
         stays: how many of its first entries are state, which keeps its addresses.
         door: to CUDA.
-        pool: of memory, from `door.pool()`.
     """
 
-    def __init__(self, run: Run, values: Sequence[Any], stays: int, door: Door, pool: Any) -> None:
+    def __init__(self, run: Run, values: Sequence[Any], stays: int, door: Door) -> None:
         self._state = list(values[:stays])
         self._buffers = [value.clone() for value in values[stays:]]
         kept = {_address(value) for value in self._state}
-        self._graph, made = door.capture(lambda: run([*self._state, *self._buffers]), pool)
+        self._graph, made = door.capture(lambda: run([*self._state, *self._buffers]))
         self._results: list[list[torch.Tensor]] = made
         self._fresh = [part for parts in made for part in parts if _address(part) not in kept]
         self.nbytes = sum({_address(part): part.untyped_storage().nbytes() for part in self._fresh}.values())
@@ -228,12 +223,12 @@ def obstacle(program: Program) -> str:
 
 
 def graphed(
-    run: Run, values: Sequence[Any], stays: int, calls: int, door: Door, pool: Any
+    run: Run, values: Sequence[Any], stays: int, calls: int, door: Door
 ) -> tuple[GraphedPlan | None, Choice]:
     """A plan as a CUDA graph, if that pays.
 
     Args:
-        run, values, stays, door, pool: as for `GraphedPlan`. Neither measuring nor capturing changes state.
+        run, values, stays, door: as for `GraphedPlan`. Neither measuring nor capturing changes state.
         calls: kernels of the plan.
     """
     measured = _tried(run, values, door)
@@ -246,12 +241,12 @@ def graphed(
         copies=len(brought),
         pool_bytes=measured.peak_bytes + sum(brought),
         free_bytes=door.free_bytes(),
-        bytes_per_second=door.bytes_per_second(),
+        bytes_per_second=door.bytes_per_second,
     )
     if not choice.graphed:
         return None, choice
     try:
-        return GraphedPlan(run, values, stays, door, pool), choice
+        return GraphedPlan(run, values, stays, door), choice
     except (
         RuntimeError
     ) as error:  # a call inside waits for the device, or allocates in a way that graphs refuse
@@ -268,10 +263,11 @@ def _tried(run: Run, values: Sequence[Any], door: Door) -> Measured:
 
 
 class Cuda:
-    """The door to CUDA of one device."""
+    """The door to CUDA of one device; its graphs share a pool of memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self._pool = torch.cuda.graph_pool_handle()
 
     def measure(self, run: Callable[[], Any]) -> Measured:
         """Launches behind a kernel that sleeps, so that the device never waits for the host."""
@@ -300,14 +296,14 @@ class Cuda:
             present.wait_stream(side)
             torch.cuda.synchronize()
 
-    def capture(self, run: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
+    def capture(self, run: Callable[[], Any]) -> tuple[Any, Any]:
         """Into a graph that keeps its description, where this torch has that, and is instantiated here."""
         with torch.cuda.device(self.device):
             try:
                 graph = torch.cuda.CUDAGraph(keep_graph=True)
             except TypeError:  # an older torch instantiates when the capture ends
                 graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 made = run()
             if hasattr(graph, "instantiate"):
                 graph.instantiate()
@@ -317,15 +313,10 @@ class Cuda:
         """As the driver says."""
         return int(torch.cuda.mem_get_info(self.device)[0])
 
+    @cached_property
     def bytes_per_second(self) -> float:
         """Of a copy of 64 MiB, measured once."""
-        if not hasattr(self, "_speed"):
-            x = torch.empty(2**26, dtype=torch.uint8, device=self.device)
-            y = torch.empty_like(x)
-            y.copy_(x)
-            self._speed = x.nbytes / self.measure(lambda: y.copy_(x)).execution_s
-        return self._speed
-
-    def pool(self) -> Any:
-        """Shared by the graphs of one capture."""
-        return torch.cuda.graph_pool_handle()
+        x = torch.empty(2**26, dtype=torch.uint8, device=self.device)
+        y = torch.empty_like(x)
+        y.copy_(x)
+        return x.nbytes / self.measure(lambda: y.copy_(x)).execution_s

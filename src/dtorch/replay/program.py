@@ -43,6 +43,7 @@ class Program:
     """All that a replay needs.
 
     Attributes:
+        name: of the captured function.
         graph: whose tensors they are.
         structure, selection: of the whole sequence, and what of it a replay runs.
         structure_key: recipes and wiring; another capture of the same calls has an equal one.
@@ -59,6 +60,7 @@ class Program:
         places: the user's line of each node.
     """
 
+    name: str
     graph: Graph
     structure: Structure
     selection: Selection
@@ -92,11 +94,10 @@ class Program:
         steady = {n: self.steady.tensors[n] for n in self.steady.numbers - written}
         self.inputs = Inputs(self.graph, self.sources, self.hoisted, steady, self.numbers)
         self.plan = generate(self.structure, self.selection, self.inputs.bind)
-        self.run = CompiledPlan(self.plan, len(self.numbers))
+        self.run = CompiledPlan(self.plan, len(self.numbers), self.name)
         self.graphed: GraphedPlan | None = None
         self.choice = ""
         self.door: Door | None = None
-        self.pool: Any = None
         self.specs = {number: self.structure.spec(number) for number in self.selection.wanted}
         self._tie()
 
@@ -211,9 +212,8 @@ class Program:
 
     def _fuse(self) -> None:
         """Put regions that are compiled into the plan, which its numbers keep from being compiled whole."""
-        self.plan, name = self.plan.renewed(self.inputs.bind), self.run.name
-        self.run = CompiledPlan(self.plan, len(self.numbers))
-        self.run.name = name
+        self.plan = self.plan.renewed(self.inputs.bind)
+        self.run = CompiledPlan(self.plan, len(self.numbers), self.name)
 
     def _run(self, values: list[Any]) -> list[list[Any]]:
         """By a CUDA graph, where that pays; else by the plan."""
@@ -223,32 +223,29 @@ class Program:
             self._instantiate(values)
         return self.run(values) if self.graphed is None else self.graphed(values)
 
-    def instantiate(self, door: Door, pool: Any) -> None:
+    def instantiate(self, door: Door) -> None:
         """Let the next replay make a CUDA graph, if that is possible and pays; `choice` says why, or why not.
 
         Args:
-            door, pool: see `cuda_graph.py`.
+            door: see `cuda_graph.py`.
         """
         reason = obstacle(self)
         self.choice = f"no CUDA graph: {reason}" if reason else ""
-        self.door, self.pool = (None, None) if reason else (door, pool)
+        self.door = None if reason else door
 
     def _instantiate(self, values: Sequence[Any]) -> None:
         calls = sum(not self.structure.recipes[node].views for node in self.selection.nodes)
         self.graphed = None  # before another one takes memory
         stays, door = self.inputs.stays, self.door
         assert door is not None
-        self.graphed, choice = graphed(self.plan.function, values, stays, calls, door, self.pool)
+        self.graphed, choice = graphed(self.plan.function, values, stays, calls, door)
         self.choice = choice.reason
         if self.graphed is None:
             self.door = None
 
     def _explained(self, error: Exception, arguments: Sequence[Any]) -> BaseException:
         """What failed, with the operator and the user's line; what it may have half written is spoiled."""
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename != "<dtorch plan>":
-            trace = trace.tb_next
-        node = -1 if trace is None else self.plan.node_of_line[trace.tb_lineno - 1]
+        node, _ = self.plan.node_at(error)
         if node < 0:
             return error
         structure = self.plan.structure

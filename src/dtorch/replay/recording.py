@@ -61,7 +61,8 @@ def record(
                 value = function(*args, **kwargs)
             del args, kwargs, traced
             tape.generators.check()
-            program = _program(graph, value, roots, tape, inputs) if constructor.captured else None
+            name = getattr(function, "__qualname__", "a captured function")
+            program = _program(name, graph, value, roots, tape, inputs) if constructor.captured else None
         start = perf_counter()
         error = constructor.flush()
         tape.release()
@@ -119,7 +120,7 @@ class _Setting:
         return hash((id(self.group), self.name))
 
 
-def _program(graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs) -> Program:
+def _program(name: str, graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs) -> Program:
     pending = graph.constructor.pending
     if not pending.nodes:
         raise CaptureError(
@@ -157,6 +158,7 @@ def _program(graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs
     results = [Result(r.kind, stands.get(r.which, r.which)) if r.kind == "tensor" else r for r in results]
     selection, hoisted = hoist(structure, selection, stays)
     program = Program(
+        name=name,
         graph=graph,
         structure=structure,
         selection=selection,

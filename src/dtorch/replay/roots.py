@@ -56,7 +56,6 @@ class Roots:
 
     Attributes:
         tensors: of dtorch, each once.
-        plain: torch's own, each once.
         groups: the parameter groups of optimizers.
         leaves: the tensors that gather gradients.
         uses_gradients: whether the function reads or makes `.grad`; until that is known, it does.
@@ -64,7 +63,6 @@ class Roots:
 
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any] = ()) -> None:
         self.tensors: list[Tensor] = []
-        self.plain: list[torch.Tensor] = []
         self.groups: list[dict[str, Any]] = []
         self.uses_gradients = True
         self._places = Places()
@@ -81,9 +79,7 @@ class Roots:
             seen[id(found)] = found
             if isinstance(found, Tensor):
                 self.tensors.append(found)
-            elif isinstance(found, torch.Tensor):
-                self.plain.append(found)
-            else:
+            elif not isinstance(found, torch.Tensor):
                 for place in self._look(found):
                     self._waiting += self._places.add(place)
         self.leaves = [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]

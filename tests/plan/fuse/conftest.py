@@ -1,4 +1,4 @@
-"""Regions of a graph that records."""
+"""Regions, under "exact" and without waiting for a compiler."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,14 +20,6 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with dtorch.optimize("exact"):
         yield
     cache.forget()
-
-
-@pytest.fixture
-def graph() -> dtorch.Graph:
-    """A graph that records, also under DTORCH_EAGER=1."""
-    found = dtorch.Graph()
-    found.constructor.eager = False
-    return found
 
 
 @pytest.fixture

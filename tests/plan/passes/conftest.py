@@ -1,10 +1,9 @@
-"""Passes over sequences of a graph that records."""
+"""Passes over recorded sequences, all on."""
 
 from collections.abc import Iterator
 
 import pytest
 
-import dtorch
 from dtorch.plan import cache
 from dtorch.plan.passes import reuse, state
 
@@ -19,11 +18,3 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     cache.forget()
     state.switch_off(before)
-
-
-@pytest.fixture
-def graph() -> dtorch.Graph:
-    """A graph that records, also under DTORCH_EAGER=1."""
-    found = dtorch.Graph()
-    found.constructor.eager = False
-    return found

@@ -85,11 +85,13 @@ try:
         zeros,
         zeros_like,
     )
+    from dtorch.inductor.stored import fall_back as _fall_back
     from dtorch.nn.parallelize import distribute_module, parallelize
     from dtorch.tensor import Tensor
     from dtorch.tensor_compile import watch_dynamo as _watch_dynamo
     from dtorch.version import __version__
 
+    _fall_back()
     _watch_dynamo()
 finally:
     if _collecting:

@@ -312,3 +312,17 @@ def test_a_place_out_of_range_ends_no_process() -> None:
         "False aten.embedding.default looks up places that are computed",
         "True",
     ], done.stderr
+
+
+def test_an_unusable_cache_folder_is_told_once_and_not_used() -> None:
+    code = """
+    import torch, dtorch
+    mesh = dtorch.init_device_mesh("cpu", (2,))
+    step, x = dtorch.capture(lambda x: x * 2 + 1), dtorch.ones(4, 2, device_mesh=mesh)
+    for _ in range(5):
+        assert step(x).to_torch().tolist() == [[3.0, 3.0]] * 4
+    assert step.why().startswith("replayed"), step.why()
+    """
+    done = run_python(code, TORCHINDUCTOR_CACHE_DIR="/proc/nothing")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("TORCHINDUCTOR_CACHE_DIR=/proc/nothing cannot be made or written") == 1

@@ -137,6 +137,7 @@ def test_it_is_compiled_once_replays_have_taken_as_long(monkeypatch: pytest.Monk
     step.capture(x)
     expected = step(x).to_torch()
     region = next(iter(step._courses.values())).programs[0].run._regions["exact"]
+    assert step.why().endswith((", waiting to be compiled", ", being compiled", ", compiled (exact)"))
     assert region.state in ("waiting", "compiling", "compiled")
     assert torch.equal(step(x).to_torch(), expected)
     assert region.wait(240), region.why()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 
 import numpy
@@ -196,3 +197,71 @@ def test_values_from_python_are_made_anew() -> None:
         assert other.tolist() == [5.0]
         other.zero_()
     assert captured.stats().replays == 4
+
+
+ARRAY = numpy.zeros(2, dtype=numpy.float32)
+
+
+@pytest.mark.parametrize(("array", "replays"), [(lambda: globals()["ARRAY"], 5), (lambda: ARRAY, 1)])
+def test_a_plain_tensor_over_the_memory_of_an_array_sees_what_is_written(
+    array: Callable[[], numpy.ndarray], replays: int
+) -> None:
+    captured, x = capture(lambda x: x + torch.from_numpy(array())), sharded(torch.ones(4, 2))
+    for value in (0.5,) * 4 + (1.0, 2.0, 3.0, 4.0):
+        ARRAY[0] = value
+        assert captured(x).to_torch()[0].tolist() == [1 + value, 1.0]
+    assert captured.stats().replays == replays
+
+
+def test_what_is_read_before_a_write_into_a_plain_tensor_is_as_it_was_before() -> None:
+    counter = torch.zeros(2)
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        result = x + counter[:1]
+        counter.add_(1)
+        return result * counter
+
+    captured, x = capture(counted), sharded(torch.ones(4, 2))
+    for number in range(7):
+        assert captured(x).to_torch()[0].tolist() == [(1.0 + number) ** 2] * 2
+    assert captured.stats().replays == 4
+
+
+def test_what_is_written_into_an_array_by_replays_stays_there() -> None:
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        count = torch.from_numpy(globals()["ARRAY"])
+        result = x + count
+        if x.shape[0] == 4:
+            count.fill_(2.0)
+        return result
+
+    captured, x = capture(counted), sharded(torch.ones(4, 2))
+    ARRAY[:] = 2.0
+    captured.capture(x)
+    for value in (0.0, 1.0):
+        ARRAY[:] = value
+        assert captured(x).to_torch()[0].tolist() == [1 + value] * 2
+        assert ARRAY.tolist() == [2.0, 2.0]
+    assert captured.stats().replays == 2
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_float_assigned_by_index_is_followed(plain: bool) -> None:
+    def assigned(x: torch.Tensor, n: float) -> torch.Tensor:
+        made = torch.zeros(4, 2) if plain else x.clone()
+        made[:, 1] = n
+        made[made > 7] = n * 2
+        return x + made
+
+    captured, full = capture(assigned), torch.arange(8.0).reshape(4, 2)
+    for n in (0.1, 0.1, 0.1, 0.2, 0.3, 0.4, 9.0):
+        assert torch.equal(captured(sharded(full), n).to_torch(), assigned(full, n))
+    assert captured.stats().replays >= 3
+
+
+def test_values_that_cannot_be_followed_are_refused_with_advice() -> None:
+    captured, x = capture(lambda x, n: x + x.new_tensor([n, n])), sharded(torch.ones(4, 2))
+    numbers = iter((0.25, 0.125, 0.75, 0.3, 0.6, 0.7))
+    captured.capture(x, 0.5)
+    with pytest.raises(CaptureError, match="make that tensor outside and pass it as an argument"):
+        deque(iter(lambda: captured(x, next(numbers)), None))

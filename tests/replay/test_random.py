@@ -188,3 +188,13 @@ def test_what_is_drawn_and_kept_is_refused() -> None:
     captured, x = capture(keeping), dtorch.ones(4, 3, device_mesh=TWO)
     with pytest.raises(CaptureError, match=r"keeps a tensor of shape \[4, 3\] that it drew"):
         captured.capture(x)
+
+
+def test_a_dropout_of_another_probability_is_recorded_anew() -> None:
+    captured, x = capture(lambda x, p: torch.nn.functional.dropout(x, p)), dtorch.ones(4, 2, device_mesh=ONE)
+    for p in (0.5, 0.5, 0.5, 0.5, 0.1875, 0.1875, 0.1875, 0.1875):
+        torch.manual_seed(1)
+        made = captured(x, p)
+        torch.manual_seed(1)
+        assert torch.equal(made.to_torch(), torch.nn.functional.dropout(x, p).to_torch())
+    assert captured.stats().replays >= 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import contextvars
 import types
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -314,3 +317,55 @@ def test_a_capture_of_shapes_that_grow_ends() -> None:
     captured = capture(lambda x: x.repeat(next(rows), 1) * 2)
     with pytest.raises(CaptureError, match=r"no recording yet: .*a shape in it changes each time"):
         captured.capture(sharded(torch.ones(4, 2)))
+
+
+@pytest.mark.parametrize(
+    "held", [numpy.zeros(1), array.array("d", [0.0]), bytearray(1), numpy.array([0], dtype=object)]
+)
+def test_an_array_that_is_written_is_seen(held: Any) -> None:
+    captured, x = capture(lambda x: x + float(held[0])), sharded(torch.ones(4, 2))
+    for value in (1, 1, 1, 1, 2, 3, 3, 3, 3):
+        held[0] = value
+        assert torch.equal(captured(x).to_torch(), torch.full((4, 2), 1.0 + value))
+    assert captured.stats().replays == 3
+
+
+def test_a_written_array_is_named() -> None:
+    held = numpy.zeros(3)
+    captured, x = capture(lambda x: x + float(held[0])), sharded(torch.ones(4, 2))
+    captured.capture(x)
+    held[0] = 1
+    captured(x)
+    assert "since an array of shape [3] that the function uses was written" in captured.why()
+
+
+def test_arrays_too_large_to_look_at_are_refused_unless_they_are_read_only() -> None:
+    held = numpy.zeros(2**18)
+    captured, x = capture(lambda x: x + float(held[0])), sharded(torch.ones(4, 2))
+    captured(x)
+    with pytest.raises(CaptureError, match=r"reaches an array of shape \[262144\].*setflags\(write=False\)"):
+        captured(x)
+    held.setflags(write=False)
+    for _ in range(4):
+        captured(x)
+    assert captured.stats().replays == 2
+
+
+def test_a_context_variable_is_looked_at() -> None:
+    held = contextvars.ContextVar("held", default=0.0)
+    captured, x = capture(lambda x: x + held.get()), sharded(torch.ones(4, 2))
+    for value in (1.0, 1.0, 1.0, 1.0, 2.0, 3.0):
+        held.set(value)
+        assert torch.equal(captured(x).to_torch(), torch.full((4, 2), 1.0 + value))
+
+
+def test_a_copied_view_as_an_argument_is_refused_with_advice() -> None:
+    captured = capture(lambda x: x * 2)
+    captured(sharded(torch.ones(12, 4))[3:9])
+    with pytest.raises(CaptureError, match=r"view of shape \[6, 4\] .* clone\(\) it outside"):
+        captured(sharded(torch.ones(12, 4))[3:9])
+
+
+def test_what_cannot_be_called_is_not_captured() -> None:
+    with pytest.raises(TypeError, match="cannot be called"):
+        capture(5)

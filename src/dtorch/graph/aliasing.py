@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dtorch import redistribute
-from dtorch.errors import OperatorError
+from dtorch.errors import CaptureError, OperatorError
 from dtorch.graph.confirm import users_line
 from dtorch.graph.conversion import convert
 from dtorch.graph.recipe import Recipe
@@ -42,7 +42,17 @@ def viewer(
 
 
 def refresh(constructor: GraphConstructor, operand: Operand) -> None:
-    """Bring a copied view up to date with its base."""
+    """Bring a copied view up to date with its base.
+
+    Raises:
+        CaptureError: in a call that is captured, where nothing may run.
+    """
+    if constructor.captured:
+        raise CaptureError(
+            f"capture(): the function uses a view of shape {list(operand.spec.shape)} that had to be copied, "
+            "since it cuts a dim that is distributed, and such a copy is brought up to date at each use; "
+            "clone() it outside and pass the clone"
+        )
     constructor.flush()
     upstream = operand.buffer.upstream
     assert upstream is not None

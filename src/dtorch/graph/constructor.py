@@ -323,6 +323,7 @@ class GraphConstructor:
         operator = recipe.operator
         if self.captured and not recipe.checked:
             self.captured = False  # a first run confirms what was inferred, so this is no capture
+            self.tape.generators.watching = False
         elif self.captured:
             raise CaptureError(f"capture(): {operator.describe()} cannot be recorded ahead; keep it outside")
         self.flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 _FORMAT = 1
+_log = logging.getLogger("dtorch")
 
 
 def folder() -> Path:
@@ -29,6 +31,26 @@ def folder() -> Path:
             name = f"uid_{os.getuid()}"
         base = os.path.join(tempfile.gettempdir(), f"torchinductor_{name}")
     return Path(base) / "dtorch"
+
+
+def fall_back() -> None:
+    """Leave the folder that `TORCHINDUCTOR_CACHE_DIR` names for the default one, if it is unusable.
+
+    torch makes it when it first works out an operator's shapes, and where that fails, so do later imports.
+    """
+    name = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if not name:
+        return
+    try:
+        os.makedirs(name, exist_ok=True)
+        usable = os.access(name, os.W_OK | os.X_OK)
+    except OSError:
+        usable = False
+    if not usable:
+        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        _log.warning(
+            f"TORCHINDUCTOR_CACHE_DIR={name} cannot be made or written; {folder().parent} is used instead"
+        )
 
 
 def build() -> str:

@@ -298,11 +298,14 @@ def capture(function: Callable[..., Any] | None = None, *, warmup: int = 1) -> A
         warmup: calls before the first recording, at least 1.
 
     Raises:
+        TypeError: `function` cannot be called.
         CaptureError: at the call that was to be captured: it asks for a value, returns a tensor that requires
             grad, keeps a tensor beside its results, or does not do the same twice. The text says where.
     """
     if function is None:
         return functools.partial(capture, warmup=warmup)
+    if not callable(function):
+        raise TypeError(f"capture({function!r}): this cannot be called, and capture takes a function")
     if warmup < 1:
         raise CaptureError(
             f"capture(): warmup is {warmup}, at least 1 call has to run before it can be recorded"

@@ -70,7 +70,9 @@ class CompiledPlan:
             return ""
         if region.state == "compiled":
             return f", compiled ({region.mode})"
-        return f", not compiled: {region.reason}" if region.reason else f", {region.state} to be compiled"
+        if region.reason:
+            return f", not compiled: {region.reason}"
+        return ", waiting to be compiled" if region.state == "waiting" else ", being compiled"
 
     def _start(self) -> Region:
         region = self._regions.get(mode())

@@ -32,16 +32,22 @@ class Split:
 
 
 class Constant:
-    """Makes a plain tensor of values that came from Python; equal to another one of the same values."""
+    """Makes a plain tensor of values that came from Python; equal to another one of the same values.
 
-    __slots__ = ("value",)
+    Attributes:
+        value: when it was recorded.
+        lives: whether it is made over memory that outlives the call, such as an array's, and is read there.
+    """
+
+    __slots__ = ("lives", "value")
 
     def __init__(self, value: torch.Tensor) -> None:
         self.value = value
+        self.lives = False
 
-    def __call__(self) -> torch.Tensor:
-        """A tensor of its own."""
-        return self.value.clone()
+    def __call__(self, memory: torch.Tensor | None = None) -> torch.Tensor:
+        """A tensor of its own; or of the memory that it is given, if that lives."""
+        return memory.detach() if self.lives and memory is not None else self.value.clone()
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not Constant:
@@ -59,9 +65,11 @@ class Generators:
 
     Attributes:
         used: those that were drawn from.
+        watching: whether this is still a captured call; where operators run at once, they draw unseen.
     """
 
     def __init__(self) -> None:
+        self.watching = True
         self.used: list[torch.Generator] = []
         self._states: dict[torch.Generator, torch.Tensor] = {}
         known = [torch.default_generator]
@@ -76,6 +84,8 @@ class Generators:
         Raises:
             CaptureError: one is another.
         """
+        if not self.watching:
+            return
         with LocalWork():
             same = all(torch.equal(g.get_state(), state) for g, state in self._states.items())
         if not same:

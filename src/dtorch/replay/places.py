@@ -66,6 +66,7 @@ class Places:
         self._sized: list[tuple[Any, int]] = []
         self._hooks: list[tuple[dict[Any, Any], str]] = []
         self._hooks_made = RemovableHandle.next_id
+        self._memory: list[tuple[Any, Any]] = []
         self._ready = False
 
     def add(self, place: Place) -> list[Any]:
@@ -82,6 +83,11 @@ class Places:
         """Enter a container of which only some entries are watched, for entries that are added."""
         self._sized.append((held, len(held)))
         self._ready = False
+
+    def add_memory(self, held: Any) -> int:
+        """Enter an array, whose bytes are watched; the bytes of all that are entered so far."""
+        self._memory.append((held, _content(held)))
+        return sum(len(content[-1]) for _, content in self._memory)
 
     def add_hooks(self, held: dict[Any, Any], owner: str) -> list[Any]:
         """Enter a dictionary of hooks; those that are there now.
@@ -115,6 +121,8 @@ class Places:
         """Whether everything is as it was."""
         if not self._ready:
             self._prepare()
+        if self._memory and any(_content(held) != content for held, content in self._memory):
+            return False
         if not self.hooks_hold() or any(self._vacant) or list(map(len, self._counted)) != self._counts:
             return False
         try:
@@ -137,6 +145,9 @@ class Places:
                     return f"{_name(place, number)}{place.owner} was {_shown(was)} and is {_shown(became)}"
             if len(now) != len(values):
                 return f"{place.owner} had {len(values)} entries and has {len(now)}"
+        for held, content in self._memory:
+            if _content(held) != content:
+                return f"{array_name(held)} that the function uses was written"
         added = next((owner for held, owner in self._hooks if held), "")
         return f"{added} are new" if added else "something the function uses has more attributes than it had"
 
@@ -144,6 +155,17 @@ class Places:
 def _name(place: Place, number: int) -> str:
     name = place.names[number] if number < len(place.names) else None
     return f"{name!r} of " if isinstance(name, str) else ""
+
+
+def array_name(held: Any) -> str:
+    """An array, in words."""
+    return f"an array of shape {list(getattr(held, 'shape', [len(held)]))}"
+
+
+def _content(held: Any) -> tuple[Any, ...]:
+    """What an array is, and last its bytes."""
+    content = held.tobytes() if hasattr(held, "tobytes") else bytes(held)
+    return getattr(held, "dtype", None), getattr(held, "shape", None), content
 
 
 def _shown(value: Any) -> str:

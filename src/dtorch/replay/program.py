@@ -22,6 +22,7 @@ from dtorch.replay import beside
 from dtorch.replay.compiled import CompiledPlan
 from dtorch.replay.cuda_graph import Door, GraphedPlan, graphed, obstacle
 from dtorch.replay.inputs import Inputs
+from dtorch.replay.made import Constant
 from dtorch.replay.roots import Roots
 from dtorch.replay.sources import Result, Source
 from dtorch.replay.steady import Steady
@@ -113,11 +114,15 @@ class Program:
         """Free the numbers that another recording, alike in all else, was made with other values of.
 
         A number may leave what is followed unseen, by `math.sqrt` for one. Where it does, recordings with
-        other values of it differ; where they do not, it is an input.
+        other values of it differ; where they do not, it is an input. Arrays that both recordings found at
+        one address are read there.
         """
         mine, theirs = self.tape.values, other.tape.values
         moved = {how for how in mine if how in theirs and mine[how].hex() != theirs[how].hex()}
         self.free = other.free | moved
+        for constant, memory in self.tape.lent:
+            before = other.tape.tensors[memory]  # kept by the tape, so that no other array is at its address
+            constant.lives = self.tape.tensors[memory].data_ptr() == before.data_ptr()
         self._tie()
 
     def moved(self, arguments: Sequence[Any]) -> bool:
@@ -149,7 +154,13 @@ class Program:
         for number, source in self.sources.items():
             if not source.same(other.sources[number]):
                 return self._unlike(source, other.sources[number])
-        if [call.function for call in self.tape.calls] != [call.function for call in other.tape.calls]:
+        calls = [(a.function, b.function) for a, b in zip(self.tape.calls, other.tape.calls, strict=False)]
+        if any(type(a) is type(b) is Constant and a != b for a, b in calls):
+            return (
+                "the values that it makes a plain tensor of (torch.tensor([...]), from_numpy) are others the "
+                "next time; make that tensor outside and pass it as an argument"
+            )
+        if len(self.tape.calls) != len(other.tape.calls) or any(a != b for a, b in calls):
             return "what it does with plain tensors changes from call to call"
         if [call.args for call in self.tape.calls] != [call.args for call in other.tape.calls]:
             return "a number it hands to plain tensors changes from call to call"
@@ -162,7 +173,7 @@ class Program:
     def _same_outside(self, other: Program) -> bool:
         """Whether both take the same plain tensors from outside, arguments aside."""
         mine, theirs = self.tape.tensors, other.tape.tensors
-        given = self.argument_slots.values()
+        given = {*self.argument_slots.values(), *(memory for _, memory in self.tape.lent)}
         return len(mine) == len(theirs) and all(
             mine[number] is theirs[number] for number in self.tape.outside if number not in given
         )

@@ -1,7 +1,7 @@
 """What a function reaches, and whether that is still the same.
 
 Reached are the function's closure, the globals its code names, its defaults, the object it is bound to, and
-what stands in these: containers, attributes of objects, parameters and buffers of modules, state of
+what stands in these: containers, arrays, attributes of objects, parameters and buffers of modules, state of
 optimizers. Each place where something was found is looked at again before a replay: another object there, or
 another number, and the recording does not hold. Floats in an optimizer's groups, such as a learning rate,
 are inputs of the replay.
@@ -9,6 +9,8 @@ are inputs of the replay.
 
 from __future__ import annotations
 
+import array
+import contextvars
 import functools
 import sys
 import sysconfig
@@ -21,13 +23,15 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from dtorch.errors import UnsupportedError
+from dtorch.errors import CaptureError, UnsupportedError
 from dtorch.op.operand import Operand
-from dtorch.replay.places import Place, Places, entries, some_entries
+from dtorch.replay.places import Place, Places, array_name, entries, some_entries
 from dtorch.tensor import Tensor
 
 MAX_REACHED = 200_000
 """Objects looked at before a function is refused: it reaches a whole program."""
+MAX_WATCHED_BYTES = 2**20
+"""Of arrays, which are compared before each replay; a function that reaches more is refused."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _OPAQUE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, torch.Generator)
 
@@ -155,6 +159,8 @@ class Roots:
             yield Place(lambda held: (held.func, *held.args, *held.keywords.values()), found, "a partial")
         elif isinstance(found, types.MethodType):
             yield Place(lambda held: (held.__self__, held.__func__), found, "a method")
+        elif isinstance(found, contextvars.ContextVar):
+            yield Place(lambda held: [held.get(None)], found, f"ContextVar {found.name!r}")
         elif isinstance(found, types.FunctionType):
             yield from _of_function(found)
         elif isinstance(found, LRScheduler) or type(found).__module__.split(".")[0] not in (
@@ -162,12 +168,24 @@ class Roots:
             "dtorch",
         ):
             held = getattr(found, "__dict__", None)
+            if _is_written_memory(found):
+                yield from self._array(found)
             if isinstance(held, dict):
                 yield from entries(held, f"a {kind}")
             slots = [name for base in type(found).__mro__ for name in _slots(base)]
             if slots:
                 yield Place(lambda held: [getattr(held, name, None) for name in slots], found, kind, slots)
             yield from _class_of(found)
+
+    def _array(self, found: Any) -> Iterator[Place]:
+        if getattr(getattr(found, "dtype", None), "kind", "") == "O":
+            yield Place(lambda held: list(held.flat), found, "an array of objects")
+        elif _nbytes(found) > MAX_WATCHED_BYTES or self._places.add_memory(found) > MAX_WATCHED_BYTES:
+            raise CaptureError(
+                f"capture(): the function reaches {array_name(found)}, and a replay looks at no more than "
+                f"{MAX_WATCHED_BYTES >> 20} MiB of arrays; make it read-only by setflags(write=False), make "
+                "a tensor of it, or keep it out of the function's reach"
+            )
 
     def _module(self, found: torch.nn.Module, owner: str) -> Iterator[Place]:
         for held in (found._parameters, found._buffers, found._modules):
@@ -178,6 +196,18 @@ class Roots:
         yield from some_entries(attributes, [key for key in attributes if key not in _MODULE_OWN], owner)
         self._places.add_size(attributes)
         yield from _class_of(found)
+
+
+def _is_written_memory(found: Any) -> bool:
+    """Whether it is an array of numbers or bytes, numpy's or Python's, that can be written."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(found, numpy.ndarray):
+        return bool(found.flags.writeable)
+    return isinstance(found, (bytearray, array.array))
+
+
+def _nbytes(found: Any) -> int:
+    return found.nbytes if hasattr(found, "nbytes") else memoryview(found).nbytes
 
 
 def _of_class(kind: type) -> list[Any]:

@@ -113,7 +113,9 @@ def same_memory(calls: Sequence[TapedCall], numbers: set[int]) -> set[int]:
 
 def _aliases(call: TapedCall) -> bool:
     """Whether results may share memory with arguments."""
-    if call.part >= 0 or type(call.function) is Constant:
+    if call.part >= 0:
         return False
+    if type(call.function) is Constant:
+        return bool(numbers_of(call.args))
     schema = schema_of(call.function)
     return schema.view_of is not None or any(schema.returned)

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dtorch.errors import CaptureError
+from dtorch.hidden import writes
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.operand import Operand, Scalar
@@ -26,6 +27,7 @@ from dtorch.replay.traced import How, Traced
 from dtorch.tensor import Tensor
 
 _LIFTED = torch.ops.aten.lift_fresh.default
+_CLONE = torch.ops.aten.clone.default
 _VALUE = torch.ops.aten._local_scalar_dense.default
 _GRAD: Any = torch._C.TensorBase.grad
 _UNSEEN = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
@@ -120,6 +122,12 @@ class Tape:
         made = {n for call in self.calls for n, fresh in zip(call.results, call.fresh, strict=True) if fresh}
         return [number for number in range(len(self.tensors)) if number not in made]
 
+    @property
+    def lent(self) -> list[tuple[Constant, int]]:
+        """What is made over memory that is not torch's, and the number of the tensor of that memory."""
+        made = [(call.function, call.args[0]) for call in self.calls if type(call.function) is Constant]
+        return [(constant, given[0].number) for constant, given in made if given]
+
     def draw(self, draw: Any) -> Any:
         """Draw random numbers, seen by the tape; `make` follows."""
         self.generators.before([other for other in draw.others if isinstance(other, torch.Generator)])
@@ -144,8 +152,11 @@ class Tape:
     def note(self, function: Any, args: Any, result: Any) -> None:
         """Enter a call on plain tensors only."""
         if function is _LIFTED:  # torch's mark on a tensor that was made of Python's values
-            value = args[0][0].detach().clone()
-            self.calls.append(TapedCall(Constant(value), ((), {}), (self.number(result),), (True,)))
+            value = args[0][0].detach()
+            lent = not value.untyped_storage().resizable()  # an array's memory, not torch's
+            memory = (Slot(self.number(value)),) if lent else ()
+            constant = Constant(value.clone())
+            self.calls.append(TapedCall(constant, (memory, {}), (self.number(result),), (True,)))
             return
         slotted = tree_map(self._slotted, args)
         if function is _VALUE:
@@ -163,7 +174,19 @@ class Tape:
         results = [self.number(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         fresh = [number >= given for number in results]
         if results or any(type(leaf) is Slot for leaf in tree_leaves(slotted)):
+            if writes(function):
+                self._keep_handed(args)
             self.calls.append(TapedCall(function, slotted, tuple(results), tuple(fresh)))
+
+    def _keep_handed(self, args: Any) -> None:
+        """A call that writes follows: what nodes read of the memory it is given is as it was before."""
+        given = {_memory(leaf) for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
+        copies: dict[int, int] = {}
+        for operand, number in self.handed.items():
+            if number not in copies and _memory(self.tensors[number]) in given:
+                copies[number] = self.number(self.tensors[number].detach().clone())
+                self.calls.append(TapedCall(_CLONE, ((Slot(number),), {}), (copies[number],), (True,)))
+            self.handed[operand] = copies.get(number, number)
 
     def _slotted(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
@@ -213,6 +236,11 @@ class Tape:
                         self.handed.setdefault(id(operand), self.number(source))
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    """Where a plain tensor's storage is; it tells storages apart while they live."""
+    return tensor.untyped_storage().data_ptr()
+
+
 class PlainCalls(TorchDispatchMode):
     """Sees torch's calls below autograd: those on plain tensors are taped, those on ours are linked."""
 
@@ -256,6 +284,10 @@ class TracedNumbers(TorchFunctionMode):
                 f"capture(): {func.__name__}() reads a plain tensor where a replay cannot see it; "
                 "use item(), or do that outside and pass the result"
             )
+        if func == torch.Tensor.__setitem__ and type(args[2]) is Traced:  # as torch does, seen by the tape
+            x, index, number = args
+            like = {"dtype": x.dtype, "device": x.device}
+            args = (x, index, self._with_numbers(torch.scalar_tensor, (number,), like, [number]))
         leaves = tree_leaves((args, kwargs))
         traced = [leaf for leaf in leaves if type(leaf) is Traced]
         if traced and not any(isinstance(leaf, Tensor) for leaf in leaves):

@@ -286,6 +286,10 @@ def test_what_was_recorded_is_counted_as_recorded(graph: dtorch.Graph) -> None:
 def test_a_pass_that_is_not_there() -> None:
     with pytest.raises(UnsupportedError, match="there are equal, "):
         dtorch.passes(inlining=False)
+    with pytest.raises(UnsupportedError, match="switched by True or False"):
+        dtorch.passes(reuse="no")  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="switched by name"):
+        dtorch.passes("reuse")
 
 
 def test_switches_hold_inside(graph: dtorch.Graph) -> None:

@@ -88,14 +88,20 @@ class passes:
         switches: for names of passes, whether they run.
 
     Raises:
-        UnsupportedError: no pass has such a name.
+        UnsupportedError: no pass has such a name, or it is neither True nor False.
     """
 
-    def __init__(self, **switches: bool) -> None:
+    def __init__(self, *unnamed: Any, **switches: bool) -> None:
         names = [one.name for one in PASSES]
-        for name in switches:
+        if unnamed:
+            raise UnsupportedError(
+                f"passes({unnamed[0]!r}): passes are switched by name, as in passes({names[0]}=False)"
+            )
+        for name, on in switches.items():
             if name not in names:
                 raise UnsupportedError(f"passes({name}=...): there are {', '.join(names)}")
+            if not isinstance(on, bool):
+                raise UnsupportedError(f"passes({name}={on!r}): a pass is switched by True or False")
         self._before = state.switched_off()
         off = {name for name in (*self._before, *switches) if not switches.get(name, False)}
         state.switch_off(frozenset(off))

@@ -57,3 +57,20 @@ def test_what_does_not_fit():
         Spec((3, 4), (1,), torch.float32, layout, MESH)
     with pytest.raises(MeshMismatchError, match="on 2x2"):
         Spec((3, 4), (4, 1), torch.float32, layout, DeviceMesh("cpu", [0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "dense"),
+    [
+        ((4, 3), (3, 1), True),
+        ((4, 3), (1, 4), True),
+        ((4, 1), (1, 7), True),
+        ((4, 3), (4, 1), False),
+        ((4, 3), (0, 1), False),
+        ((0, 3), (3, 1), False),
+        ((), (), True),
+    ],
+)
+def test_dense(shape: tuple[int, ...], stride: tuple[int, ...], dense: bool) -> None:
+    mesh = DeviceMesh("cpu", [0, 1])
+    assert Spec(shape, stride, torch.float32, Layout.replicate(mesh.shape, shape), mesh).is_dense is dense

@@ -210,7 +210,7 @@ def from_local(
     layout = layout_of_parts(
         [tuple(part.shape) for part in parts], device_mesh, placements or _whole(device_mesh)
     )
-    kept = layout.distinct() if device_mesh.shares_storage else tuple(range(device_mesh.size))
+    kept = device_mesh.owners(layout)
     with torch.no_grad(), torch._C.DisableTorchFunction(), unseen(device_mesh):
         order = dim_order(max(parts, key=torch.Tensor.numel))
         made = {at: _copy(parts[at], order, device_mesh.torch_device(at)) for at in dict.fromkeys(kept)}
@@ -312,7 +312,7 @@ def _filled(
     spec = Spec(layout.shape, copied_stride(meta), meta.dtype, layout, mesh)
     if not keeps_value(mesh, spec.dtype, spec.numel):
         return leaf(NoValue(), spec, graph, requires_grad)
-    kept = layout.distinct() if mesh.shares_storage else tuple(range(mesh.size))
+    kept = mesh.owners(layout)
     made: dict[int, torch.Tensor] = {}
     with torch._C.DisableTorchFunction(), torch.no_grad(), unseen(mesh):
         for at in dict.fromkeys(kept):

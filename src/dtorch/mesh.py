@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Collection, Sequence
 from functools import reduce
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -21,6 +21,9 @@ from dtorch.errors import AxisError, DeviceError, MeshError
 from dtorch.mesh_description import Description
 from dtorch.mesh_input import parse_device_type, parse_ids, parse_names, whole_number
 from dtorch.options import GlobalOption
+
+if TYPE_CHECKING:
+    from dtorch.layout import Layout
 
 _T = TypeVar("_T")
 _RAISE: Any = object()
@@ -264,6 +267,10 @@ class DeviceMesh:
     def shares_storage(self) -> bool:
         """Whether all positions are one physical device, so that replicas may be one tensor."""
         return self.device_type == "cpu" or self.size == 1 or GlobalOption.get_dtensor_in_same_device()
+
+    def owners(self, layout: Layout) -> tuple[int, ...]:
+        """For every position the first position that holds the same part in the same memory."""
+        return layout.distinct() if self.shares_storage else tuple(range(self.size))
 
     def first_device(self) -> torch.device:
         """The device of position 0."""

@@ -76,6 +76,23 @@ class Spec:
         """The device that torch shows for the tensor: that of the mesh's first position."""
         return self.mesh.torch_device(0)
 
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """For every position the first position that holds the same part in the same memory."""
+        return self.mesh.owners(self.layout)
+
+    @cached_property
+    def is_dense(self) -> bool:
+        """Whether there are elements, and they fill their stretch of memory without gaps, each place once."""
+        if not self.numel:
+            return False
+        step = 1
+        for stride, size in sorted((d, n) for d, n in zip(self.stride, self.shape, strict=True) if n != 1):
+            if stride != step:
+                return False
+            step *= size
+        return True
+
     @cached_property
     def symbol(self) -> tuple[Any, ...]:
         """What torch makes a tensor of: class, shape, stride, offset, memory format, dtype, layout, device.

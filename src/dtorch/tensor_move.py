@@ -124,7 +124,7 @@ class _Reinterpret(torch.autograd.Function):
             )
         ctx.spec, ctx.target = spec, target
         with torch._C.DisableTorchFunction():
-            kept = target.distinct() if mesh.shares_storage else tuple(range(mesh.size))
+            kept = mesh.owners(target)
             made = {position: parts[position].clone() for position in dict.fromkeys(kept)}
         stride = compact_stride(target.shape, range(target.ndim))
         return wrap(

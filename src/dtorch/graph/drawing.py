@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dtorch import redistribute
-from dtorch.graph.overlap import is_dense
 from dtorch.graph.recipe import Recipe
 from dtorch.op.operand import Operand, Parts
 from dtorch.op.param import Slot, TorchCall
@@ -98,4 +97,4 @@ def _was_made_for_this(constructor: GraphConstructor, x: Operand) -> bool:
     recipe, _, outputs, _ = constructor.pending.nodes[-1]
     fresh = recipe.outputs is not None and all(plan.source == "fresh" for plan in recipe.outputs)
     untouched = outputs == (x,) and x.shared is None and x.converted is None
-    return fresh and not recipe.written and untouched and is_dense(x.spec)
+    return fresh and not recipe.written and untouched and x.spec.is_dense

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dtorch.op.operand import Buffer, Operand
-from dtorch.spec import Spec
 
 TEXT = (
     "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
@@ -35,7 +34,7 @@ def overlaps(a: Operand, b: Operand) -> bool:
     if a is b or a.shared is None or b.shared is None or _root(a.shared) is not _root(b.shared):
         return False
     one, other = a.spec, b.spec
-    if not one.numel or not other.numel or not (is_dense(one) and is_dense(other)):
+    if not (one.is_dense and other.is_dense):
         return False
     if a.offset == b.offset and one.numel == other.numel:
         return one.stride != other.stride
@@ -47,13 +46,3 @@ def _root(buffer: Buffer) -> Buffer:
     while buffer.upstream is not None and buffer.upstream.base.shared is not None:
         buffer = buffer.upstream.base.shared
     return buffer
-
-
-def is_dense(spec: Spec) -> bool:
-    """Whether the elements fill their stretch of memory without gaps, each place once."""
-    step = 1
-    for stride, size in sorted((d, n) for d, n in zip(spec.stride, spec.shape, strict=True) if n != 1):
-        if stride != step:
-            return False
-        step *= size
-    return True

@@ -82,8 +82,3 @@ def save(name: str, answer: Any) -> None:
         os.replace(file.name, folder() / f"{name}.json")
     except OSError:
         pass
-
-
-def remove(name: str) -> None:
-    """Forget an answer."""
-    (folder() / f"{name}.json").unlink(missing_ok=True)

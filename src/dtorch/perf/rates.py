@@ -42,7 +42,6 @@ def rates_of(machine: Calibration) -> Rates:
             count = largest.work / (12 if operator == "aten.div" else 8)  # bytes of reads and the write
             per_element[operator] = round(max(largest.seconds - machine.fixed_s, 0) * 1e12 / count)
     return Rates(
-        source=f"{machine.machine.processor}, {machine.machine.date}",
         call_ns=round(machine.fixed_s * 1e9),
         chip=max(1, round(chip / _US)),
         memory=max(1, round(machine.off_chip / _US)),

@@ -107,7 +107,7 @@ class Source:
         self.line(f"{', '.join(outputs)}, = o" if outputs else "o = None", node)
 
     def whole_call(
-        self, run: Any, node: int, inputs: list[list[str]], owners: list[Sequence[int]]
+        self, run: Any, node: int, inputs: list[list[str]], owners: Sequence[Sequence[int]]
     ) -> list[list[str]]:
         """Write a call that takes and gives the parts of all devices; the variables of each output.
 
@@ -262,8 +262,7 @@ def _bind_outside(source: Source, structure: Structure, selection: Selection) ->
             source.names[number] = Everywhere(f"a{i}_0")
             source.line(f"a{i}_0 = x[{i}].value", -1)
             continue
-        layout, mesh = spec.layout, spec.mesh
-        owner = layout.distinct() if mesh.shares_storage else range(mesh.size)
+        owner = spec.owners
         source.names[number] = [f"a{i}_{position}" for position in owner]
         for position in sorted(set(owner)):
             source.line(f"a{i}_{position} = x[{i}][{position}]", -1)

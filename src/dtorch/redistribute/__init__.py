@@ -163,7 +163,7 @@ def execute(
         raise MeshMismatchError(f"{len(parts)} parts for {src_mesh!r} with {src_mesh.size} devices")
     if src is dst and geometry.same:
         return parts if isinstance(parts, list) else list(parts)
-    positions = dst.distinct() if dst_mesh.shares_storage else range(dst_mesh.size)
+    positions = dst_mesh.owners(dst)
     order = _order_of(parts) if order is None else tuple(order)
     made: dict[int, torch.Tensor] = {}
     with LocalWork():
@@ -188,7 +188,7 @@ def split(full: torch.Tensor, layout: Layout, mesh: DeviceMesh) -> list[torch.Te
     if layout is not whole:
         return execute([full] * mesh.size, whole, layout, mesh)
     _checked(layout, layout, mesh, mesh)
-    positions = layout.distinct() if mesh.shares_storage else range(mesh.size)
+    positions = mesh.owners(layout)
     copies = {position: _copy_to(full, mesh.torch_device(position)) for position in set(positions)}
     return [copies[position] for position in positions]
 

@@ -70,7 +70,7 @@ class Inputs:
                 name = self._numbers[source.which] if traced else text.constant(source.which.value)
                 text.names[number] = Everywhere(name)
                 continue
-            owner = spec.layout.distinct() if spec.mesh.shares_storage else range(spec.mesh.size)
+            owner = spec.owners
             places = sorted(set(owner))
             stays = source is None or self._is_steady(source)
             letter = "s" if stays else "a"  # what stays is not deleted at its last use

@@ -32,7 +32,6 @@ from dtorch.plan.fuse.operator import Fuse
 from dtorch.plan.passes.draft import Draft
 from dtorch.runtime import memory, streams, threads
 from dtorch.runtime.kernel import Kernel, KernelContext, KernelFactory
-from dtorch.spec import Spec
 
 
 class Program:
@@ -146,11 +145,6 @@ class Program:
         return [[names[j][i] for i in self.special_order.get(j, self.order)] for j in range(count)]
 
 
-def _owners(spec: Spec) -> Sequence[int]:
-    """For each device the first one that has the same part."""
-    return spec.layout.distinct() if spec.mesh.shares_storage else range(spec.mesh.size)
-
-
 def _wait(source: Source, node: int, inputs: list[Any], writes: bool = False) -> None:
     """Write the waits for communications that fill what a node reads; for all of them, where it writes."""
     read = {name for names in inputs if type(names) is list for name in names}
@@ -224,13 +218,13 @@ class ConvertProgram:
 
     def _expand(self, parts: Parts) -> Parts:
         layout, mesh = self.operator.target, self.operator.target_mesh
-        owner = _owners(self.operator.target_spec)
+        owner = self.operator.target_spec.owners
         made = {i: parts[i].expand(layout.local_shape(mesh.coords[i])) for i in set(owner)}
         return [made[i] for i in owner]
 
     def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the redistribution into a plan's source."""
-        owners = [_owners(self.operator.target_spec)]
+        owners = [self.operator.target_spec.owners]
         if not self.aside:
             _wait(source, node, inputs)
             return source.whole_call(self._run, node, inputs, owners)
@@ -263,7 +257,7 @@ class SubGraphProgram:
     def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the call into a plan's source."""
         _wait(source, node, inputs)
-        return source.whole_call(self.run, node, inputs, [_owners(spec) for spec in self.operator.made])
+        return source.whole_call(self.run, node, inputs, [spec.owners for spec in self.operator.made])
 
 
 class FuseProgram:
@@ -287,7 +281,7 @@ class FuseProgram:
     def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the call into a plan's source."""
         _wait(source, node, inputs)
-        return source.whole_call(self.run, node, inputs, [_owners(spec) for spec in self.operator.made])
+        return source.whole_call(self.run, node, inputs, [spec.owners for spec in self.operator.made])
 
 
 Runnable = Program | ConvertProgram | SubGraphProgram | FuseProgram

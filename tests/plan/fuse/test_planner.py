@@ -175,7 +175,7 @@ def test_prices_are_whole_numbers_and_stable(graph: dtorch.Graph) -> None:
 def test_where_caches_are_no_faster_less_is_saved(
     graph: dtorch.Graph, monkeypatch: pytest.MonkeyPatch, chip: int
 ) -> None:
-    measured = Rates("given", ASSUMED.call_ns, chip, ASSUMED.memory, ASSUMED.cache_bytes)
+    measured = Rates(ASSUMED.call_ns, chip, ASSUMED.memory, ASSUMED.cache_bytes)
     monkeypatch.setattr(rates, "measured", lambda: measured)
     (found,) = regions(lambda x: (x * 2.0).relu() + 1.0, on(graph))
     nbytes = LARGE.nbytes // 2

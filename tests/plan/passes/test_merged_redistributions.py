@@ -9,8 +9,6 @@ import torch
 
 from dtorch import DeviceMesh, redistribute
 from dtorch.layout import Layout
-from dtorch.plan.passes.redistributes import is_dense
-from dtorch.spec import Spec
 
 SHAPE = (5, 3)
 MESHES = [DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [0, 1, 2]), DeviceMesh("cpu", [[0, 1], [2, 3]])]
@@ -46,20 +44,3 @@ def test_one_for_two(mesh: DeviceMesh, dtype: torch.dtype) -> None:
         for mine, theirs in zip(once, twice, strict=True):
             assert torch.equal(mine.view(torch.int16), theirs.view(torch.int16)), (first, middle, last)
             assert mine.stride() == theirs.stride()
-
-
-@pytest.mark.parametrize(
-    ("shape", "stride", "dense"),
-    [
-        ((4, 3), (3, 1), True),
-        ((4, 3), (1, 4), True),
-        ((4, 1), (1, 7), True),
-        ((4, 3), (4, 1), False),
-        ((4, 3), (0, 1), False),
-        ((0, 3), (3, 1), False),
-        ((), (), True),
-    ],
-)
-def test_dense(shape: tuple[int, ...], stride: tuple[int, ...], dense: bool) -> None:
-    mesh = DeviceMesh("cpu", [0, 1])
-    assert is_dense(Spec(shape, stride, torch.float32, Layout.replicate(mesh.shape, shape), mesh)) is dense

@@ -16,7 +16,7 @@ class Fusion(Pass):
 
     def run(self, draft: Draft) -> None:
         """Find the regions; put those that are compiled in the place of their calls."""
-        draft.candidates = candidates(draft, draft.mode)
+        draft.candidates = candidates(draft)
         for candidate in draft.candidates:
             if candidate.nodes in draft.ready:
                 draft.fuse(draft.ready[candidate.nodes])

@@ -11,7 +11,6 @@ import torch
 from dtorch.op.local import Local
 from dtorch.op.param import Slot, TorchCall
 from dtorch.plan.passes.draft import Draft
-from dtorch.plan.passes.redistributes import is_dense
 from dtorch.redistribute import memory_order
 from dtorch.spec import Spec
 
@@ -42,13 +41,12 @@ ROW_BYTES = 2**18
 """Largest row that counts as staying on the chip between what reduces it and what uses it."""
 
 
-def why_not(draft: Draft, node: int, mode: str) -> str:
+def why_not(draft: Draft, node: int) -> str:
     """Why a call cannot be part of a region; nothing where it can.
 
     Args:
         draft: the sequence.
         node: the call.
-        mode: "exact" or "fast".
     """
     recipe, operator = draft.recipes[node], draft.operator(node)
     if not isinstance(operator.param, TorchCall) or operator.call.func.namespace != "aten":
@@ -60,7 +58,7 @@ def why_not(draft: Draft, node: int, mode: str) -> str:
     plans = recipe.outputs
     if not plans or any(plans[j].source != "fresh" or plans[j].spec is None for j in recipe.kept):
         return "it gives a view" if recipe.views else "what it gives is known only when it has run"
-    why = _kind(draft, node, mode) or _sharing(draft, node) or _numbers(draft, node)
+    why = _kind(draft, node) or _sharing(draft, node) or _numbers(draft, node)
     if why:
         return why
     specs = [x.spec for x in (*operator.inputs, *operator.outputs) if x is not None]
@@ -69,17 +67,17 @@ def why_not(draft: Draft, node: int, mode: str) -> str:
     return ""
 
 
-def _kind(draft: Draft, node: int, mode: str) -> str:
-    operator = draft.operator(node)
+def _kind(draft: Draft, node: int) -> str:
+    operator, exact = draft.operator(node), draft.mode == "exact"
     if torch.Tag.pointwise in operator.call.func.tags:
-        if mode == "exact" and operator.name not in SAME_BITS:
+        if exact and operator.name not in SAME_BITS:
             return "compiled it rounds otherwise"
-        if mode == "exact" and operator.name in BEHIND_VECTORS and _leaves_a_rest(operator):
+        if exact and operator.name in BEHIND_VECTORS and _leaves_a_rest(operator):
             return "compiled it rounds otherwise behind whole vectors"
         return ""
     if operator.name not in REDUCTIONS:
         return "it is no element-wise call"
-    if mode == "exact":
+    if exact:
         return "a reduction; compiled it sums in another order"
     row = _row_bytes(operator)
     if row > ROW_BYTES:
@@ -161,7 +159,7 @@ def local_stride(spec: Spec, coord: tuple[int, ...]) -> tuple[int, ...] | None:
     shape = spec.local_shape(coord)
     if shape == spec.shape:
         return spec.stride
-    if not is_dense(spec):
+    if not spec.is_dense:
         return None
     stride, step = [0] * spec.ndim, 1
     for dim in reversed(memory_order(spec.shape, spec.stride)):

@@ -28,12 +28,12 @@ class _Group:
         self.ends = ""
 
 
-def candidates(draft: Draft, mode: str) -> list[Candidate]:
+def candidates(draft: Draft) -> list[Candidate]:
     """The regions of two calls and more, each with the decision and its reason, in order."""
-    return [_decided(draft, nodes, ends) for nodes, ends in _regions(draft, mode)]
+    return [_decided(draft, nodes, ends) for nodes, ends in _regions(draft)]
 
 
-def _regions(draft: Draft, mode: str) -> list[tuple[tuple[int, ...], str]]:
+def _regions(draft: Draft) -> list[tuple[tuple[int, ...], str]]:
     """Nodes of each region, and what ends it."""
     group_of: dict[int, _Group] = {}
     is_open: dict[_Group, None] = {}
@@ -45,7 +45,7 @@ def _regions(draft: Draft, mode: str) -> list[tuple[tuple[int, ...], str]]:
     for node in draft.order:
         read = [group_of[m] for n in draft.inputs[node] if (m := draft.maker.get(n)) in group_of]
         read = [group for group in dict.fromkeys(read) if group in is_open]
-        why = why_not(draft, node, mode)
+        why = why_not(draft, node)
         if why:
             for group in list(is_open) if draft.recipes[node].written else read:
                 close(group, f"ends before {draft.operator(node).kind_name()}: {why}")

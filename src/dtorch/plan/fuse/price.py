@@ -41,7 +41,7 @@ def unfused_ns(operators: Sequence[Any], over: Sequence[bool], coord: tuple[int,
         if in_place:
             nbytes -= sum(y.layout.local_numel(coord) * y.spec.itemsize for y in operator.outputs if y)
         arithmetic = _elements(operator, coord) * rates.element_ps.get(operator.name, 0) // 1000
-        total += rates.call_ns + max(rates.moved_ns(nbytes, nbytes), arithmetic)
+        total += rates.call_ns + max(rates.moved_ns(nbytes), arithmetic)
     return total
 
 
@@ -61,7 +61,7 @@ def fused_ns(
         arithmetic += _elements(operator, coord) * rates.compiled_ps.get(operator.name, own) // 1000
     fixed = rates.region_ns + rates.input_ns * (len(tensors) + len(outputs))
     fixed += rates.number_ns * (len(inputs) - len(tensors))
-    return fixed + max(rates.moved_ns(border, border), arithmetic)
+    return fixed + max(rates.moved_ns(border), arithmetic)
 
 
 def pays(unfused: int, fused: int) -> bool:

@@ -11,7 +11,6 @@ class Rates:
     """What fusing is priced by, for one thread of a processor.
 
     Attributes:
-        source: where the figures are from.
         call_ns: a, what one call of torch costs beside its bytes.
         chip, memory: bytes per microsecond of a working set in the caches, and beyond them; rho is their
             ratio.
@@ -24,7 +23,6 @@ class Rates:
         compiled_ps: the same of compiled code, where it is slower than torch's.
     """
 
-    source: str
     call_ns: int
     chip: int
     memory: int
@@ -41,14 +39,13 @@ class Rates:
         """On-chip over off-chip bandwidth."""
         return self.chip / self.memory
 
-    def moved_ns(self, nbytes: int, working_set: int) -> int:
-        """What it takes to move bytes of a working set."""
-        rate = self.chip if working_set <= self.cache_bytes else self.memory
+    def moved_ns(self, nbytes: int) -> int:
+        """What it takes to move the bytes of a working set."""
+        rate = self.chip if nbytes <= self.cache_bytes else self.memory
         return nbytes * 1000 // rate
 
 
 ASSUMED = Rates(
-    source="assumed: `dtorch calibrate` measures this machine",
     call_ns=1500,
     chip=70_000,
     memory=15_000,

@@ -31,18 +31,6 @@ def convert_of(draft: Draft, node: int | None) -> Convert | None:
     return operator
 
 
-def is_dense(spec: Spec) -> bool:
-    """Whether the elements fill their memory without holes or overlap, in some order of the dims."""
-    if not spec.numel:
-        return False
-    expected = 1
-    for step, size in sorted((s, n) for s, n in zip(spec.stride, spec.shape, strict=True) if n != 1):
-        if step != expected:
-            return False
-        expected *= size
-    return True
-
-
 def converting(draft: Draft, like: int, source: Spec, target: Layout) -> object:
     """The recipe of a conversion, as that of node `like` is one."""
     old = draft.operator(like)
@@ -70,7 +58,7 @@ def _in_a_row(draft: Draft, node: int) -> _Two | None:
     if first is None or second is None or first_node is None:
         return None
     source, middle, target = first.source, first.target, second.target
-    if middle.partial or target.partial or not is_dense(source):
+    if middle.partial or target.partial or not source.is_dense:
         return None
     given, between = draft.inputs[first_node][0], draft.outputs[first_node][0]
     if draft.written_between(given, first_node, node) or draft.is_written(between):
@@ -97,7 +85,7 @@ def _straight(draft: Draft, node: int, found: _Two) -> str:
 def _leads_nowhere(draft: Draft, node: int) -> bool | None:
     """A redistribution to the layout that is there, of what nobody writes and whose copy nobody is given."""
     operator = convert_of(draft, node)
-    if operator is None or operator.source.layout is not operator.target or not is_dense(operator.source):
+    if operator is None or operator.source.layout is not operator.target or not operator.source.is_dense:
         return None
     given, made = draft.inputs[node][0], draft.outputs[node][0]
     if not draft.is_temporary(made) or draft.is_written(made) or draft.is_written(given):

@@ -15,7 +15,6 @@ from dtorch.op.param import Slot, TorchCall
 from dtorch.op.schema import schema_of
 from dtorch.ops.standard.convert import Convert
 from dtorch.plan.passes.draft import Draft
-from dtorch.plan.passes.redistributes import is_dense
 from dtorch.plan.passes.table import Pass, Row
 
 MIN_BYTES = 2**16
@@ -92,7 +91,7 @@ def _dying(draft: Draft, node: int) -> int | None:
     if not isinstance(operator.param, TorchCall) or operator.name not in ELEMENT_WISE:
         return None
     spec = plans[0].spec
-    if spec is None or spec.mesh.device_type != "cpu" or not is_dense(spec):
+    if spec is None or spec.mesh.device_type != "cpu" or not spec.is_dense:
         return None
     if spec.nbytes < MIN_BYTES * spec.mesh.size or out_of(operator.call.func) is None:
         return None

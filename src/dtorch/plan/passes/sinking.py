@@ -17,7 +17,7 @@ from dtorch.graph.build import Surroundings, build
 from dtorch.graph.settings import default_dtype
 from dtorch.op.param import TorchCall
 from dtorch.plan.passes.draft import Draft
-from dtorch.plan.passes.redistributes import convert_of, converting, is_dense
+from dtorch.plan.passes.redistributes import convert_of, converting
 from dtorch.plan.passes.table import Pass, Row
 from dtorch.spec import Spec
 
@@ -58,7 +58,7 @@ def _reduces(draft: Draft, number: int, reader: int) -> int | None:
         return None
     pending = operator.source.layout.partial and not operator.target.partial
     alone = draft.sole_reader(number) == reader and draft.is_temporary(number)
-    if not pending or not alone or not is_dense(operator.source):
+    if not pending or not alone or not operator.source.is_dense:
         return None
     given = draft.inputs[node][0]
     if draft.is_written(number) or draft.written_between(given, node, reader):
@@ -76,7 +76,7 @@ def _view_of_a_sum(draft: Draft, node: int) -> _Sunk | None:
     if len(between) != 1 or draft.sole_reader(between[0]) != node or between[0] in draft.wanted:
         return None
     above = _reduces(draft, draft.inputs[view][0], view)
-    if above is None or last.source.layout.partial or last.target.partial or not is_dense(last.source):
+    if above is None or last.source.layout.partial or last.target.partial or not last.source.is_dense:
         return None
     first = convert_of(draft, above)
     assert first is not None

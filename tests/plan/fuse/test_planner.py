@@ -179,10 +179,28 @@ def test_where_caches_are_no_faster_less_is_saved(
     monkeypatch.setattr(rates, "measured", lambda: measured)
     (found,) = regions(lambda x: (x * 2.0).relu() + 1.0, on(graph))
     nbytes = LARGE.nbytes // 2
-    first, over = 2 * nbytes * 1000 // chip, nbytes * 1000 // chip  # what follows is written over its operand
-    unfused = 3 * measured.call_ns + first + 2 * over
+    fresh, over = 2 * nbytes * 1000 // chip, nbytes * 1000 // chip  # the sum is written over its operand
+    unfused = 3 * measured.call_ns + 2 * fresh + over
     assert found.unfused_ns == 2 * unfused  # two devices in one process, one after the other
     assert found.fused
+
+
+def test_the_price_of_calls_is_that_of_the_plan_without_the_region(graph: dtorch.Graph) -> None:
+    """What `reuse` writes over operands, and that alone, moves its bytes but once."""
+    step = lambda x: (x * 2.0).relu() + 1.0  # noqa: E731
+    (over,) = regions(step, on(graph))
+    with dtorch.passes(reuse=False):
+        (fresh,) = regions(step, on(graph))
+    with dtorch.passes(fusion=False), cache.watched() as plans:
+        for _ in range(2):
+            found = step(on(graph))
+            graph.sync()
+    del found
+    reused = [change.node for change in plans[-1].rewritten.changes if change.by == "reuse"]
+    assert reused == [2]
+    now = rates.present()
+    saved = now.moved_ns(LARGE.nbytes) - now.moved_ns(LARGE.nbytes // 2)
+    assert fresh.unfused_ns - over.unfused_ns == 2 * saved  # of two devices
 
 
 def test_cost_of_the_operator(graph: dtorch.Graph) -> None:

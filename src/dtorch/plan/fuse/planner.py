@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dtorch.plan.fuse import price, rates
 from dtorch.plan.fuse.candidate import Candidate
 from dtorch.plan.fuse.legality import REDUCTIONS, local_stride, why_not
+from dtorch.plan.passes import state
 from dtorch.plan.passes.draft import Draft
+from dtorch.plan.passes.reuse import REUSE, dying
 
 MAX_CALLS = 64
 """Calls of one region; compilers take long over more."""
@@ -89,7 +91,7 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
         return Candidate(kind, nodes, inputs, outputs, 0, 0, False, refused)
     operators = [draft.operator(node) for node in nodes]
     given, gives = [draft.spec(n) for n in inputs], [draft.spec(n) for n in outputs]
-    now, mesh, over = rates.present(), operators[0].mesh, [_is_over(draft, node, inside) for node in nodes]
+    now, mesh, over = rates.present(), operators[0].mesh, [_is_over(draft, node) for node in nodes]
     positions = draft.recipes[nodes[0]].program.positions
     prices = [
         (
@@ -108,17 +110,9 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
     return Candidate(kind, nodes, inputs, outputs, unfused, fused, worth, reason)
 
 
-def _is_over(draft: Draft, node: int, inside: set[int]) -> bool:
-    """Whether a call may write its result over an operand that only it reads; see `passes/reuse.py`."""
-    (made,) = draft.outputs[node] if len(draft.outputs[node]) == 1 else (-1,)
-    return any(
-        draft.maker.get(number) in inside
-        and draft.sole_reader(number) == node
-        and number not in draft.wanted
-        and made >= 0
-        and draft.spec(number) is draft.spec(made)
-        for number in draft.inputs[node]
-    )
+def _is_over(draft: Draft, node: int) -> bool:
+    """Whether a call that is left alone writes its result over an operand."""
+    return state.present().runs(REUSE.name, REUSE.modes) and dying(draft, node) is not None
 
 
 def _unknown_strides(draft: Draft, nodes: tuple[int, ...], inputs: tuple[int, ...]) -> str:

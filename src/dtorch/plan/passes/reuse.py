@@ -80,8 +80,8 @@ class OverOperand:
         return [[names[position] for position in self.program.owner]]
 
 
-def _dying(draft: Draft, node: int) -> int | None:
-    """The input that may be written over."""
+def dying(draft: Draft, node: int) -> int | None:
+    """The input that the pass, where it is on, writes the result of a call over; None for none."""
     recipe, operator = draft.recipes[node], draft.operator(node)
     plans = recipe.outputs
     if recipe.written or not plans or len(plans) != 1 or plans[0].source != "fresh":
@@ -130,4 +130,4 @@ def _over(draft: Draft, node: int, operand: int) -> str:
     return f"written over its input {operand}, {recipe.outputs[0].spec.nbytes:,} bytes not asked for"
 
 
-REUSE = Pass("reuse", "write results over operands that die", (Row(_dying, _over),))
+REUSE = Pass("reuse", "write results over operands that die", (Row(dying, _over),))

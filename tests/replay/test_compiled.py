@@ -164,3 +164,22 @@ def test_an_index_out_of_range_is_told_as_ever() -> None:
     assert torch.equal(step(ids).to_torch(), after.to_torch())
     with pytest.raises(IndexError, match="index 7 is out of bounds for dimension 0 with size 7"):
         step(dtorch.Tensor(torch.tensor([1, 7, 0]), device_mesh=mesh))
+
+
+def test_what_rounds_otherwise_ends_with_its_mode() -> None:
+    """A plan outlives the mode under which it was captured: passes of "fast" have no part in it."""
+
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        mine, theirs = (torch.mm(z, z.t()).redistribute(placements=[Replicate()]) for z in (x, y))  # type: ignore[attr-defined]
+        return mine + theirs
+
+    x, y = on((9, 64), Shard(1), size=2), on((9, 64), Shard(1), size=2, seed=1)
+    with dtorch.optimize("exact"):
+        expected = run(x, y).to_torch()
+    step = dtorch.capture(run)
+    with dtorch.optimize("fast"):
+        step.capture(x, y)
+    with dtorch.optimize("exact"):
+        assert torch.equal(step(x, y).to_torch(), expected)
+    (program,) = [program for course in step._courses.values() for program in course.programs]
+    assert "add_first" not in [change.by for change in program.plan.rewritten.changes]

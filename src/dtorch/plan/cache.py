@@ -234,7 +234,7 @@ def _plan_for(
         if plan is None:
             if not make and not _is_met(hash((key, flags))):
                 return None
-            plan = generate(known.structure, selection)
+            plan = generate(known.structure, selection, state.present())
             _STATS.made += 1
         known.plans[flags] = plan
         if len(known.plans) > MAX_VARIANTS:

@@ -31,6 +31,7 @@ from dtorch.plan.explain import explain
 from dtorch.plan.fuse.candidate import fuse_of
 from dtorch.plan.fuse.region import FusedCall, Waiting
 from dtorch.plan.passes.listed import Rewritten, rewritten
+from dtorch.plan.passes.state import State
 from dtorch.plan.structure import Selection, Structure
 from dtorch.spec import Spec
 
@@ -144,6 +145,7 @@ class Plan:
     Attributes:
         rewritten: the sequence after passes.
         asked: the sequence as it was recorded, and what of it was to run.
+        under: what it was written under, also where it is written anew.
         function: takes the bound operands' parts, returns the wanted operands' parts.
         node_of_line: for each line of its source (line 1 is the `def`) the node it belongs to, -1 for none.
         names: operand number -> variable of each device, in mesh order; of numbers, the variable everywhere.
@@ -153,6 +155,7 @@ class Plan:
 
     rewritten: Rewritten
     asked: tuple[Structure, Selection]
+    under: State
     function: Callable[[list[Any]], list[list[Any]]]
     node_of_line: list[int]
     names: dict[int, Any]
@@ -186,8 +189,8 @@ class Plan:
         calls = [*self.rewritten.fused.values(), *(self.waiting.calls if self.waiting else ())]
         ready = {call.candidate.nodes: call for call in calls if call.is_compiled}
         refused = {call.candidate.nodes: call.why() for call in calls if not call.is_compiled}
-        found = rewritten(*self.asked, ready)._replace(waiting=())
-        return replace(compiled(found, self.asked, bind), refused={**self.refused, **refused})
+        found = rewritten(*self.asked, self.under, ready)._replace(waiting=())
+        return replace(compiled(found, self.asked, self.under, bind), refused={**self.refused, **refused})
 
     @property
     def operators(self) -> list[Operator]:
@@ -207,21 +210,20 @@ class Plan:
         return explain(self)
 
 
-def generate(structure: Structure, selection: Selection, bind: Bind | None = None) -> Plan:
+def generate(structure: Structure, selection: Selection, under: State, bind: Bind | None = None) -> Plan:
     """Write and compile a plan, after the passes that are on."""
-    return compiled(rewritten(structure, selection), (structure, selection), bind)
+    return compiled(rewritten(structure, selection, under), (structure, selection), under, bind)
 
 
 def compiled(
-    found: Rewritten, asked: tuple[Structure, Selection] | None = None, bind: Bind | None = None
+    found: Rewritten, asked: tuple[Structure, Selection], under: State, bind: Bind | None = None
 ) -> Plan:
     """Compile the plan of a sequence as it stands."""
     source = write(found.structure, found.selection, bind, found.fused)
     space = dict(source.constants)
     exec(compile(source.text, _FILE, "exec"), space)  # of slots and names that this module wrote
-    asked = asked or (found.structure, found.selection)
     waiting = Waiting(found.waiting) if found.waiting else None
-    return Plan(found, asked, space["plan"], source.node_of, source.names, waiting)
+    return Plan(found, asked, under, space["plan"], source.node_of, source.names, waiting)
 
 
 def write(

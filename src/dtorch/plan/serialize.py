@@ -13,6 +13,7 @@ from dtorch.errors import SerializationError
 from dtorch.op import document, records
 from dtorch.op.serialize import Reader, Writer, check_body
 from dtorch.plan.codegen import Plan, compiled
+from dtorch.plan.passes import state
 from dtorch.plan.passes.listed import Rewritten
 from dtorch.plan.structure import Selection, Structure
 from dtorch.spec import Spec
@@ -80,7 +81,8 @@ def from_document(file: records.Document, prepare: Callable[..., Any]) -> Loaded
         structure = Structure(recipes, inputs, [tuple(node.outputs) for node in body.nodes], outside)
         bound = tuple(range(first, first + len(outside)))
         selection = Selection(tuple(range(len(recipes))), tuple(body.results), bound)
-        return LoadedPlan(outside, compiled(Rewritten(structure, selection)))
+        as_saved = Rewritten(structure, selection)
+        return LoadedPlan(outside, compiled(as_saved, (structure, selection), state.present().exact))
 
 
 def _check(body: records.PlanBody, reader: Reader) -> None:

@@ -16,6 +16,7 @@ from dtorch.graph.settings import Settings, Under
 from dtorch.op.operand import Everywhere, Failed, Operand, Parts
 from dtorch.plan.cache import note
 from dtorch.plan.codegen import generate
+from dtorch.plan.passes import state
 from dtorch.plan.structure import Selection, Structure
 from dtorch.redistribute.local_work import LocalWork
 from dtorch.replay import beside
@@ -94,7 +95,7 @@ class Program:
         written = {source.which[1] for source in self.written if source.kind == "plain"}
         steady = {n: self.steady.tensors[n] for n in self.steady.numbers - written}
         self.inputs = Inputs(self.graph, self.sources, self.hoisted, steady, self.numbers)
-        self.plan = generate(self.structure, self.selection, self.inputs.bind)
+        self.plan = generate(self.structure, self.selection, state.present().exact, self.inputs.bind)
         self.run = CompiledPlan(self.plan, len(self.numbers), self.name)
         self.graphed: GraphedPlan | None = None
         self.choice = ""

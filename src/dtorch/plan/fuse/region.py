@@ -15,6 +15,7 @@ from dtorch.spec import Spec
 if TYPE_CHECKING:
     from dtorch.inductor.region import Region
     from dtorch.plan.codegen import Source
+    from dtorch.plan.passes.draft import Draft
 
 ENDED = ("compiled", "refused", "failed", "off")
 WORTH_NS = 50_000_000
@@ -29,20 +30,20 @@ class FusedCall:
         regions: by position.
 
     Args:
-        structure: of the sequence: a Structure, or the draft of one.
+        draft: of the sequence.
         candidate: which calls.
     """
 
-    def __init__(self, structure: Any, candidate: Candidate) -> None:
+    def __init__(self, draft: Draft, candidate: Candidate) -> None:
         self.candidate = candidate
-        first = structure.recipes[candidate.nodes[0]]
+        first = draft.recipes[candidate.nodes[0]]
         coords, self.owner = first.operator.mesh.coords, first.program.owner
         made: dict[Any, Region] = {}
         self.regions: dict[int, Region] = {}
         for i, position in enumerate(first.program.positions):
-            metas = tuple([_meta(structure.spec(n), coords[position]) for n in candidate.inputs])
+            metas = tuple([_meta(draft.spec(n), coords[position]) for n in candidate.inputs])
             if metas not in made:
-                made[metas] = _region(structure, candidate, i, metas)
+                made[metas] = _region(draft, candidate, i, metas)
             self.regions[position] = made[metas]
 
     def start(self) -> None:
@@ -106,18 +107,18 @@ def _meta(spec: Spec | None, coord: tuple[int, ...]) -> Any:
     return Meta(spec.local_shape(coord), stride, str(spec.dtype).removeprefix("torch."))
 
 
-def _region(structure: Any, candidate: Candidate, i: int, metas: Sequence[Any]) -> Region:
+def _region(draft: Draft, candidate: Candidate, i: int, metas: Sequence[Any]) -> Region:
     from dtorch.inductor.region import Region
 
     steps = []
     for node in candidate.nodes:
-        recipe, calls = structure.recipes[node], local_calls(structure.recipes[node])
+        recipe, calls = draft.recipes[node], local_calls(draft.recipes[node])
         assert calls is not None
-        made = tuple(zip(recipe.kept, structure.outputs[node], strict=True))
-        steps.append((calls[i][1].call, structure.inputs[node], made))
-    kinds = [structure.recipes[node].operator.kind_name() for node in candidate.nodes]
+        made = tuple(zip(recipe.kept, draft.outputs[node], strict=True))
+        steps.append((calls[i][1].call, draft.inputs[node], made))
+    kinds = [draft.recipes[node].operator.kind_name() for node in candidate.nodes]
     name = f"Fuse({', '.join(kinds)})"
-    return Region(_function(steps, candidate.inputs, candidate.outputs), metas, name=name)
+    return Region(_function(steps, candidate.inputs, candidate.outputs), metas, name=name, mode=draft.mode)
 
 
 def _function(

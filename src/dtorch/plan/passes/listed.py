@@ -20,6 +20,7 @@ from dtorch.plan.passes.overlap import OVERLAP
 from dtorch.plan.passes.redistributes import REDISTRIBUTES
 from dtorch.plan.passes.reuse import REUSE
 from dtorch.plan.passes.sinking import ADD_FIRST, SINKING
+from dtorch.plan.passes.state import State
 from dtorch.plan.passes.table import Pass
 from dtorch.plan.structure import Selection, Structure
 
@@ -47,18 +48,18 @@ class Rewritten(NamedTuple):
 
 
 def rewritten(
-    structure: Structure, selection: Selection, ready: Mapping[tuple[int, ...], Any] = {}
+    structure: Structure, selection: Selection, under: State, ready: Mapping[tuple[int, ...], Any] = {}
 ) -> Rewritten:
     """Run the passes that are on.
 
     Args:
         structure, selection: the sequence as recorded, and what of it is to run.
+        under: tells which are.
         ready: compiled regions by their nodes.
     """
-    now = state.present()
-    draft = Draft(structure, selection, now.mode, ready)
+    draft = Draft(structure, selection, under.mode, ready)
     for one in PASSES:
-        if now.runs(one.name, one.modes):
+        if under.runs(one.name, one.modes):
             one.run(draft)
     return Rewritten(
         *draft.result(), tuple(draft.changes), tuple(draft.candidates), draft.fused, tuple(draft.waiting)

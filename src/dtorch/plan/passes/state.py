@@ -22,6 +22,11 @@ class State(NamedTuple):
         """Whether a pass of a name runs that runs under these modes."""
         return name not in self.off and self.mode in modes
 
+    @property
+    def exact(self) -> State:
+        """The same without what rounds otherwise: for a plan that outlives the choice."""
+        return self._replace(mode="exact") if self.mode == "fast" else self
+
 
 _off: frozenset[str] = frozenset()
 

@@ -25,6 +25,8 @@ class Explanation:
 
     def __str__(self) -> str:
         """What became of each recorded sequence."""
+        if not self.plans:
+            return "nothing was recorded: no call on distributed tensors"
         return "\n\n".join(plan.explain() for plan in self.plans)
 
 
@@ -40,8 +42,14 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         function: called with the other arguments.
 
     Raises:
+        TypeError: `function` cannot be called.
         Exception: what the function raises.
     """
+    if not callable(function):
+        raise TypeError(
+            f"explain() takes a function and its arguments, not a {type(function).__name__}: "
+            "explain(lambda: ...) tells of the calls in it"
+        )
     graphs = _graphs((args, kwargs))
     _call(function, args, kwargs, graphs)
     with cache.watched() as plans:

@@ -8,6 +8,7 @@ import torch
 from torch import _tensor_str
 from torch.utils._python_dispatch import _disable_current_modes
 
+from dtorch.errors import CaptureError
 from dtorch.op.operand import NoValue
 from dtorch.redistribute import sum_dtype
 
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def text(tensor: Tensor) -> str:
-    """`Tensor([...], shape=[2, 3], dtype=float32, device_mesh=..., placements=[...])`; it never raises."""
+    """`Tensor([...], shape=[2, 3], dtype=float32, device_mesh=..., placements=[...])`.
+
+    Raises:
+        CaptureError: in a captured function, which has no values yet. Nothing else is raised.
+    """
     head = "Parameter containing:\n" if tensor.__dict__.get("_is_param") else ""
     return head + _line(tensor)
 
@@ -46,6 +51,8 @@ def _values(tensor: Tensor) -> str:
         with torch._C.DisableTorchFunction(), torch.no_grad(), _disable_current_modes():
             parts = [part.detach() for part in tensor._graph.parts(tensor._operand)]
             return _formatted(parts, tensor._operand.layout)
+    except CaptureError:  # it runs once, while it is recorded: the text would stand for all replays
+        raise
     except Exception as error:  # printing must not hide the error that someone is looking for
         return f"<values not to be had: {type(error).__name__}: {error}>"
 

@@ -83,6 +83,26 @@ class Capture:
         done, value = self._replayed(course, leaves)
         return value if done else self._recorded(course, args, kwargs)
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Capture:
+        """The capture itself, from its class.
+
+        Raises:
+            CaptureError: from an instance: recordings are of one object's method.
+        """
+        if instance is None:
+            return self
+        name = self._name()
+        raise CaptureError(
+            f"capture(): {name} is a method, and a recording is of the method of one object; capture it "
+            f"bound: step = dtorch.capture(object.{name.split('.')[-1]})"
+        )
+
+    def __repr__(self) -> str:
+        return f"<captured {self._name()}: {self.why()}>"
+
+    def _name(self) -> str:
+        return getattr(self.function, "__qualname__", type(self.function).__name__)
+
     def capture(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as often as it takes to have a recording; the value of the last call.
 

@@ -1,0 +1,79 @@
+"""Capture and explain: what they refuse is refused in words that help."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dtorch
+from dtorch import Shard
+from dtorch.errors import CaptureError
+from dtorch.replay import Capture, capture
+
+MESH = dtorch.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+
+pytestmark = pytest.mark.skipif(
+    dtorch.default_graph.constructor.eager,
+    reason="a captured call is recorded, and DTORCH_EAGER=1 records nothing",
+)
+
+
+def sharded(x: torch.Tensor) -> torch.Tensor:
+    return dtorch.Tensor(x, device_mesh=MESH, placements=[Shard(0)])
+
+
+class Trainer:
+    factor = 2.0
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+    @capture
+    def decorated(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+@pytest.mark.parametrize("text", [print, repr, str, "{}".format])
+def test_a_text_of_a_tensor_is_refused_as_its_value_is(text) -> None:
+    def shown(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        text(y)
+        return y
+
+    captured = capture(shown)
+    captured(sharded(torch.ones(4)))
+    with pytest.raises(CaptureError, match="asks for the value of a distributed tensor"):
+        captured(sharded(torch.ones(4)))
+    assert repr(captured(sharded(torch.ones(2)))).startswith("Tensor([2., 2.]")  # another kind warms up
+
+
+def test_a_decorated_method_is_refused_and_a_bound_one_is_captured() -> None:
+    x, trainer = sharded(torch.ones(4)), Trainer()
+    with pytest.raises(CaptureError, match=r"decorated is a method.*dtorch\.capture\(object\.decorated\)"):
+        trainer.decorated(x)
+    assert isinstance(Trainer.decorated, Capture)
+    captured = capture(trainer.step)
+    for factor in (2.0, 2.0, 2.0, 2.0, 3.0):
+        trainer.factor = factor
+        assert torch.equal(captured(x).to_torch(), torch.full((4,), factor))
+    assert captured.stats().replays == 1
+
+
+def test_a_capture_shows_its_name_and_what_it_did() -> None:
+    captured, x = capture(Trainer().step), sharded(torch.ones(4))
+    assert repr(captured) == "<captured Trainer.step: nothing has been called yet>"
+    captured.capture(x)
+    captured(x)
+    assert repr(captured) == "<captured Trainer.step: replayed: a plan of 1 calls>"
+
+
+def test_an_explanation_of_nothing_says_so() -> None:
+    assert str(dtorch.explain(lambda: torch.ones(2) + 1)) == (
+        "nothing was recorded: no call on distributed tensors"
+    )
+    assert "plan of 1 recorded calls" in str(dtorch.explain(lambda x: x + 1, sharded(torch.ones(4))))
+
+
+def test_a_tensor_is_not_explained() -> None:
+    with pytest.raises(TypeError, match=r"takes a function and its arguments, not a Tensor"):
+        dtorch.explain(sharded(torch.ones(4)))

@@ -77,3 +77,27 @@ def test_an_explanation_of_nothing_says_so() -> None:
 def test_a_tensor_is_not_explained() -> None:
     with pytest.raises(TypeError, match=r"takes a function and its arguments, not a Tensor"):
         dtorch.explain(sharded(torch.ones(4)))
+
+
+@pytest.mark.parametrize(
+    ("was", "became", "text"),
+    [
+        ((1, 2), (1, 3), "was (1, 2) and is (1, 3)"),
+        ((1, 2), tuple(iter((1, 2))), "was a tuple and is another"),
+        ("a" * 60, "b", f"was '{'a' * 36}... and is 'b'"),
+        (sharded(torch.ones(4)), sharded(torch.ones(4)), "was a Tensor and is another"),
+        ((sharded(torch.ones(4)),), None, "was a tuple and is None"),
+        (range(3), [1.0], "was a range and is [1.0]"),
+    ],
+)
+def test_what_has_changed_is_shown_shortly(was, became, text) -> None:
+    held = was
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if held is None else 3)
+
+    captured, x = capture(step), sharded(torch.ones(4))
+    captured.capture(x)
+    held = became
+    captured(x)
+    assert captured.why() == f"warming up, call 1 of 1, since 'held' of step()'s closure {text}"

@@ -18,6 +18,8 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 _SHOWN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_LONGEST = 40
+"""Characters of a value in a message."""
 _CONTAINERS = (dict, OrderedDict, list, set, frozenset, deque)
 _END = [object()]
 GONE = (KeyError, ValueError, AttributeError)
@@ -142,7 +144,7 @@ class Places:
                 return f"something that {place.owner} had is gone"
             for number, (was, became) in enumerate(zip(values, now, strict=False)):
                 if was is not became:
-                    return f"{_name(place, number)}{place.owner} was {_shown(was)} and is {_shown(became)}"
+                    return f"{_name(place, number)}{place.owner} {_changed(was, became)}"
             if len(now) != len(values):
                 return f"{place.owner} had {len(values)} entries and has {len(now)}"
         for held, content in self._memory:
@@ -168,5 +170,23 @@ def _content(held: Any) -> tuple[Any, ...]:
     return getattr(held, "dtype", None), getattr(held, "shape", None), content
 
 
+def _changed(was: Any, became: Any) -> str:
+    before, after = _shown(was), _shown(became)
+    if before == after:
+        return f"was {_kind(was)} and is another"
+    return f"was {before} and is {after}"
+
+
 def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, _SHOWN) else f"a {type(value).__name__}"
+    """Its text, cut where it is long, if that text needs no code but Python's and torch's own."""
+    if type(value) in (tuple, list, set, frozenset):
+        if not all(isinstance(item, _SHOWN) for item in value):
+            return _kind(value)
+    elif not isinstance(value, _SHOWN):
+        return _kind(value)
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"

@@ -11,7 +11,7 @@ import torch
 from dtorch.errors import DtorchError, ShapeError, UnsupportedError
 from dtorch.graph import described
 from dtorch.graph.confirm import refuse_implicit
-from dtorch.graph.recipe import OutputPlan, Recipe
+from dtorch.graph.recipe import OutputPlan, Recipe, without_spec
 from dtorch.layout import Layout
 from dtorch.op import registry
 from dtorch.op.call import MetaFailed, metas, run_on_meta
@@ -176,7 +176,7 @@ def _output_plans(recipe: Recipe) -> tuple[OutputPlan, ...]:
         if plan is not None:
             plans.append(plan)
         elif meta is None or output is None:
-            plans.append(OutputPlan("value"))
+            plans.append(without_spec(operator, number))
         elif view_of is not None:
             plan = OutputPlan("copy" if converted else "view", view_of, output.spec, None, meta.offset)
             plans.append(_moved(plan, operator))

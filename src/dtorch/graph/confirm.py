@@ -11,7 +11,7 @@ import msgspec
 from dtorch import redistribute
 from dtorch.errors import DtorchError, OperatorError, PlacementError
 from dtorch.graph import rounds
-from dtorch.graph.recipe import Recipe
+from dtorch.graph.recipe import OutputPlan, Recipe
 from dtorch.graph.rounds import INSIDE
 from dtorch.op.call import meta_of
 from dtorch.op.operand import Operand
@@ -103,8 +103,11 @@ def refuse_implicit(recipe: Recipe, specs: Sequence[Spec | None]) -> None:
 def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
     """Compare a first run's outputs with what was inferred; whole outputs take the real run's strides.
 
+    Tensors that torch did not make, since nobody asked for them, are absent; its meta kernels may make them.
+
     Raises:
-        OperatorError: a shard has another shape or dtype than its layout says, so the value would be wrong.
+        OperatorError: a shard has another shape or dtype than its layout says, or is there on some devices
+            only, so the value would be wrong.
     """
     if recipe.outputs is None:
         recipe.checked = True
@@ -115,10 +118,15 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
         )
     plans = list(recipe.outputs)
     for number, (plan, parts) in enumerate(zip(plans, results, strict=True)):
+        if plan.source == "fresh" and all(part is None for part in parts):
+            plans[number] = OutputPlan("absent")
+            continue
         if plan.spec is None:
             continue
         spec = plan.spec
         for coord, part in zip(spec.mesh.coords, parts, strict=True):
+            if part is None:
+                raise OperatorError(f"{recipe.operator.describe()}: output {number} at {coord} is absent")
             if tuple(part.shape) != spec.layout.local_shape(coord) or part.dtype != spec.dtype:
                 raise OperatorError(
                     f"{recipe.operator.describe()}: output {number} at {coord} is {tuple(part.shape)} "
@@ -143,10 +151,12 @@ def _allow_recording(recipe: Recipe) -> None:
     recipe.nbytes = sum(
         plan.spec.nbytes for plan in plans if plan.source == "fresh" and plan.spec is not None
     )
-    known = all(plan.source in ("fresh", "view", "argument") for plan in plans)
-    seen = bool(plans) or bool(recipe.written)  # what neither gives nor writes is called for its effects
+    known = all(plan.source in ("fresh", "view", "argument", "absent") for plan in plans)
+    seen = bool(recipe.kept) or bool(
+        recipe.written
+    )  # what neither gives nor writes is called for its effects
     recipe.lazy = known and seen and not recipe.write_back and not recipe.operator.draws()
     recipe.draws = recipe.operator.draws_alone() and known and not (recipe.conversions or recipe.write_back)
-    alone = recipe.single and len(plans) == 1 and plans[0].source != "argument"
+    alone = recipe.single and len(plans) == len(recipe.kept) == 1
     if recipe.lazy and alone and not (recipe.conversions or recipe.written or recipe.moves):
         recipe.simple = plans[0]

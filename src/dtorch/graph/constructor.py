@@ -364,8 +364,10 @@ class GraphConstructor:
         return operand.parts
 
 
-def _made(plan: OutputPlan, operands: list[Any]) -> Operand | int:
-    """What an output that has not run is: a fresh operand, a view of an input, or that input's number."""
+def _made(plan: OutputPlan, operands: list[Any]) -> Operand | int | None:
+    """What an output that has not run is: a fresh operand, a view of an input, its number, or absent."""
+    if plan.source == "absent":
+        return None
     if plan.source == "fresh":
         return Operand(plan.spec)  # type: ignore[arg-type]
     return plan.input if plan.source == "argument" else _viewing(plan, operands)

@@ -14,7 +14,7 @@ from dtorch.errors import UnsupportedError
 from dtorch.graph import aliasing
 from dtorch.graph.conversion import convert
 from dtorch.graph.logical_graph import node_of
-from dtorch.graph.recipe import OutputPlan, Recipe
+from dtorch.graph.recipe import OutputPlan, Recipe, without_spec
 from dtorch.layout import Layout
 from dtorch.op.call import MetaFailed
 from dtorch.op.operand import NoValue, Operand, Upstream, keeps_value
@@ -49,8 +49,10 @@ def complete(recipe: Recipe) -> None:
     view_of = operator.view_of()
     source = "fresh" if view_of is None else "copy"
     recipe.outputs = tuple(
-        OutputPlan("value") if spec is None else OutputPlan(source, -1 if view_of is None else view_of, spec)
-        for spec in specs
+        without_spec(operator, number)
+        if spec is None
+        else OutputPlan(source, -1 if view_of is None else view_of, spec)
+        for number, spec in enumerate(specs)
     )
 
 
@@ -70,9 +72,7 @@ def call(
     if _computable(recipe, operands):
         return constructor.run(recipe, operands, in_backward)
     plans = recipe.outputs
-    if plans is None or not all(
-        plan.spec or plan.source == "argument" or _absent(recipe, plan) for plan in plans
-    ):
+    if plans is None or not all(plan.spec or plan.source in ("argument", "absent") for plan in plans):
         raise UnsupportedError(_why_not(recipe))
     legal = constructor.legal(recipe, operands) if recipe.conversions else operands
     results: Results = [_output(recipe, plan, number, operands) for number, plan in enumerate(plans)]
@@ -111,17 +111,11 @@ def _why_not(recipe: Recipe) -> str:
     return f"{operator.describe()}: {reason}.\n  {NoValue().error}"
 
 
-def _absent(recipe: Recipe, plan: OutputPlan) -> bool:
-    """Whether an output without metadata is a tensor that was not asked for (a gradient), not a number."""
-    returns = recipe.operator.schema.func._schema.returns
-    return plan.source == "value" and all("Tensor" in str(returned.type) for returned in returns)
-
-
 def _output(recipe: Recipe, plan: OutputPlan, number: int, operands: Sequence[Any]) -> Any:
     """An output: the number of the input it is, or an operand that shares its storage, or a fresh one."""
     if plan.source == "argument":
         return plan.input
-    if plan.source == "value":
+    if plan.source == "absent":
         return None
     assert plan.spec is not None
     if plan.source == "fresh":

@@ -33,6 +33,8 @@ def outputs_of(
     for number, (plan, parts) in enumerate(zip(plans, results, strict=True)):
         if plan.source == "argument":
             found.append(plan.input)
+        elif plan.source == "absent":
+            found.append(None)
         elif plan.source == "value":
             found.append(parts[0])
         elif plan.source == "fresh":

@@ -15,6 +15,7 @@ import msgspec
 
 from dtorch.layout import Layout
 from dtorch.op.operator import Operator
+from dtorch.op.param import TorchCall
 from dtorch.spec import Spec
 
 MAX_PLACES = 64
@@ -28,8 +29,9 @@ class OutputPlan(msgspec.Struct, frozen=True):
 
     Attributes:
         source: "fresh", "argument" (in-place: the input itself), "view" (of the input, sharing storage),
-            "copy" (a view whose input had to be converted: refreshed and written back), or "value" (no
-            tensor).
+            "copy" (a view whose input had to be converted: refreshed and written back), "absent" (a tensor
+            that was not asked for, as by a backward's `output_mask`: None, even if a kernel makes it), or
+            "value" (no tensor).
         input: number of the input meant by argument, view and copy.
         spec: None where it is read off the result.
         target: layout to which a fresh output is brought at once, or None.
@@ -51,6 +53,13 @@ class OutputPlan(msgspec.Struct, frozen=True):
             return offset
         number, step = self.moved_by
         return offset + step * operands[number].parts.value
+
+
+def without_spec(operator: Operator, number: int) -> OutputPlan:
+    """The plan of an output without metadata: a tensor that was not asked for, or no tensor."""
+    returns = operator.schema.func._schema.returns if isinstance(operator.param, TorchCall) else ()
+    tensor = number < len(returns) and str(returns[number].type) in ("Tensor", "Optional[Tensor]")
+    return OutputPlan("absent" if tensor else "value")
 
 
 class Recipe:

@@ -245,6 +245,12 @@ class BatchNormBackward(BatchNormBase):
     torch_ops = ("aten.native_batch_norm_backward",)
     gradient_of: ClassVar[Mapping[int, str]] = {0: "input", 1: "weight"}
 
+    def infer_output_meta_info(self) -> list[OutputMeta | None]:
+        """What is asked for; torch's meta kernel makes dx in any case."""
+        wanted = self.arguments["output_mask"]
+        made = super().infer_output_meta_info()
+        return [meta if asked else None for meta, asked in zip(made, wanted, strict=True)]
+
     def rule(self) -> Rule:
         """Channels are kept everywhere; n and space are summed in the gradients of weight and bias."""
         outputs = tuple(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import contextvars
+import dis
 import functools
 import sys
 import sysconfig
@@ -18,7 +19,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -45,6 +46,13 @@ _NO_CODE = (
     "__abstractmethods__",
     "_abc_impl",
 )
+
+_LOOKED_UP = {
+    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"), 0),
+    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"), 1),
+    "IMPORT_NAME": 2,
+}
+"""Which of `_Names` an instruction looks up; an equal name of another kind is another thing."""
 
 _MODULE_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
 """What torch keeps in every module; parameters, buffers, modules and hooks are looked at one by one."""
@@ -239,15 +247,26 @@ def _of_function(function: types.FunctionType) -> Iterator[Place]:
     named = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     cells = {name: cell for name, cell in named if _is_filled(cell)}
     yield Place(_contents, list(cells.values()), f"{owner}'s closure", list(cells))
-    space = function.__globals__
-    names = list(dict.fromkeys(_names(function.__code__)))
+    space, used = function.__globals__, _names(function.__code__)
     module = space.get("__name__", "a module")
-    yield from some_entries(space, [name for name in names if name in space], module)
-    for name in names:
-        module = space.get(name)
-        if isinstance(module, types.ModuleType) and not _is_library(module.__name__):
-            held = vars(module)
-            yield from some_entries(held, [name for name in names if name in held], module.__name__)
+    yield from some_entries(space, [name for name in used.globals if name in space], module)
+    waiting = [
+        *map(space.get, used.globals),
+        *map(sys.modules.get, used.imports),
+        *_contents([*cells.values()]),
+    ]
+    modules: dict[str, types.ModuleType] = {}
+    while waiting:
+        found = waiting.pop()
+        own = isinstance(found, types.ModuleType) and not _is_library(found.__name__)
+        if own and found.__name__ not in modules:
+            modules[found.__name__] = found
+            waiting += [vars(found).get(name) for name in used.attributes]
+    for name, found in modules.items():
+        held = vars(found)
+        yield from some_entries(held, [name for name in used.attributes if name in held], name)
+    if not _is_library(function.__module__ or ""):
+        yield from entries(vars(function), owner)
     yield Place(_defaults, function, f"the defaults of {owner}")
 
 
@@ -267,8 +286,29 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+class _Names(NamedTuple):
+    """What code looks up by name, the code within it too.
+
+    Attributes:
+        globals: variables of its module.
+        attributes: of any object.
+        imports: modules that it imports itself.
+    """
+
+    globals: tuple[str, ...]
+    attributes: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=2**14)
+def _names(code: types.CodeType) -> _Names:
+    found: tuple[dict[str, None], ...] = ({}, {}, {})
+    for instruction in dis.get_instructions(code):
+        kind = _LOOKED_UP.get(instruction.opname)
+        if kind is not None:
+            found[kind][instruction.argval] = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            for names, inner in zip(found, _names(constant), strict=True):
+                names.update(dict.fromkeys(inner))
+    return _Names(*map(tuple, found))

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import dtorch
+from tests.support import has_compiler
 
 # A machine lent for its GPU may have torch and pytest only; its tests need no hypothesis.
 with contextlib.suppress(ImportError):
@@ -37,6 +38,7 @@ _SEED = 20240
 
 # mark -> (is it here?, why not)
 _NEEDS = {
+    "compiler": (has_compiler, "no C++ compiler"),
     "gpu": (torch.cuda.is_available, "no CUDA device; make gpu-check runs it where there is one"),
     "models": (lambda: importlib.util.find_spec("transformers") is not None, "transformers is not installed"),
     "cluster": (lambda: importlib.util.find_spec("ray") is not None, "ray is not installed"),

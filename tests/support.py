@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -9,6 +10,11 @@ T = TypeVar("T")
 
 # A factor on every sample size: 1 is what `make test` runs, DTORCH_CASES=10 tries ten times as many.
 _SCALE = float(os.environ.get("DTORCH_CASES", "1"))
+
+
+def has_compiler() -> bool:
+    """Whether there is a C++ compiler, which Inductor needs."""
+    return shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
 def cases(default: int) -> int:

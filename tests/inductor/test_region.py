@@ -45,6 +45,7 @@ def chain(factor: float):
     return run
 
 
+@pytest.mark.compiler
 def test_runs_at_once_and_the_same_when_compiled() -> None:
     x = torch.randn(5, 7)
     region = Region(chain(1.01), [x], name="a chain", mode="exact")
@@ -66,6 +67,7 @@ def test_running_statistics_are_listed_as_written() -> None:
     assert list_calls(run, list(map(Meta.of, inputs))).written == (1, 2)
 
 
+@pytest.mark.compiler
 def test_inputs_of_other_shapes_and_strides_run_uncompiled() -> None:
     region = Region(chain(1.01), [torch.randn(5, 7)], name="a chain", mode="exact")
     assert region.wait(SECONDS), region.why()
@@ -73,6 +75,7 @@ def test_inputs_of_other_shapes_and_strides_run_uncompiled() -> None:
         assert equal(region([x]), chain(1.01)([x]))
 
 
+@pytest.mark.compiler
 def test_a_region_in_a_region_is_listed_as_its_calls() -> None:
     x = torch.randn(5, 7)
     inner = Region(chain(1.01), [x], name="a chain", mode="exact")
@@ -82,6 +85,7 @@ def test_a_region_in_a_region_is_listed_as_its_calls() -> None:
     assert equal(compute(listing)([x]), [chain(1.01)([x])[0].neg()])
 
 
+@pytest.mark.compiler
 def test_equal_regions_share_their_code() -> None:
     inputs = [Meta((5, 7), (7, 1), "float32")]
     first, second = (Region(chain(1.01), inputs, name="a chain", mode="exact") for _ in range(2))
@@ -95,6 +99,7 @@ def test_equal_regions_share_their_code() -> None:
     assert asked == []
 
 
+@pytest.mark.compiler
 def test_writes_views_and_results_that_share_storage() -> None:
     def run(xs: list[torch.Tensor]) -> list[torch.Tensor]:
         a, b = xs
@@ -117,6 +122,7 @@ def test_writes_views_and_results_that_share_storage() -> None:
     assert equal(run([shared, shared]), region([same, same]))  # overlapping: uncompiled
 
 
+@pytest.mark.compiler
 def test_exact_refuses_by_name_and_fast_admits_within_rounding() -> None:
     def run(xs: list[torch.Tensor]) -> list[torch.Tensor]:
         return [torch.softmax(xs[0] * 2, -1)]
@@ -170,6 +176,7 @@ def test_a_listing_computes_the_same_also_after_json() -> None:
     assert equal(compute(again)(list(inputs)), run(inputs))
 
 
+@pytest.mark.compiler
 def test_the_programs_state_is_left_alone() -> None:
     """While a region nobody has compiled is compiled, the program draws the numbers it would have drawn."""
     torch.manual_seed(3)
@@ -210,6 +217,7 @@ region = Region(lambda xs: [xs[0] * {factor} + 3], [x], name="the region", mode=
 """
 
 
+@pytest.mark.compiler
 def test_a_second_process_compiles_nothing() -> None:
     factor = fresh_number()
     code = REGION.format(factor=factor) + (
@@ -257,6 +265,7 @@ def test_the_interpreter_ends_while_something_is_compiled() -> None:
         os.kill(int(done.stdout), 0)
 
 
+@pytest.mark.compiler
 def test_a_forked_process_goes_on_uncompiled() -> None:
     code = REGION.format(factor=fresh_number()) + (
         "import os\n"
@@ -284,6 +293,7 @@ def test_a_warning_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "one could not be compiled" in caplog.text
 
 
+@pytest.mark.compiler
 def test_a_place_out_of_range_ends_no_process() -> None:
     """With several threads compiled code checks places inside of a parallel loop; what it raises ends all."""
     code = """

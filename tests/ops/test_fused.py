@@ -158,6 +158,7 @@ def test_errors(call: Callable[[Any], Any], text: str) -> None:
     assert text in str(caught.value)
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 @pytest.mark.parametrize("case", CASES)
 def test_compiled(case: str, mode: str) -> None:

@@ -36,6 +36,7 @@ def chain(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(("size", "placement"), [(1, Replicate()), (2, Shard(0)), (3, Shard(0))])
 def test_exact_is_bit_equal(size: int, placement: Any) -> None:
     x = on((64, 32), placement, size=size)
@@ -46,6 +47,7 @@ def test_exact_is_bit_equal(size: int, placement: Any) -> None:
     assert before.placements == after.placements
 
 
+@pytest.mark.compiler
 def test_communication_is_part_of_the_program() -> None:
     def run(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).redistribute(placements=[Shard(1)]).relu().redistribute(placements=[Replicate()]) - 1
@@ -56,6 +58,7 @@ def test_communication_is_part_of_the_program() -> None:
     assert torch.equal(before.to_torch(), after.to_torch())
 
 
+@pytest.mark.compiler
 def test_exact_names_the_operator_that_it_refuses() -> None:
     before, after, why = replayed(lambda x: torch.softmax(x, -1), on((8, 9)), mode="exact")
     text = "not compiled: aten._softmax.default gives other bits when compiled on this build of torch"
@@ -63,6 +66,7 @@ def test_exact_names_the_operator_that_it_refuses() -> None:
     assert torch.equal(before.to_torch(), after.to_torch())
 
 
+@pytest.mark.compiler
 def test_fast_is_within_its_bound_and_ends_with_its_mode() -> None:
     weight, bias = on((32, 16), seed=1), on((32,), seed=2)
 
@@ -82,6 +86,7 @@ def test_fast_is_within_its_bound_and_ends_with_its_mode() -> None:
     assert "fast" not in step.why()
 
 
+@pytest.mark.compiler
 def test_the_option_counts_as_it_is_at_each_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     step, x = dtorch.capture(chain), on((8, 16))
     step.capture(x)
@@ -102,6 +107,7 @@ def test_off_compiles_nothing() -> None:
     assert torch.equal(before.to_torch(), after.to_torch())
 
 
+@pytest.mark.compiler
 def test_state_is_written_in_place() -> None:
     def made(mode: str) -> torch.Tensor:
         total = on((5, 6), seed=3)
@@ -130,6 +136,7 @@ def test_numbers_that_change_are_no_input() -> None:
     assert "compiled" not in why or "numbers" in why
 
 
+@pytest.mark.compiler
 def test_it_is_compiled_once_replays_have_taken_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "WORTH_SECONDS", 0.0)
     step = dtorch.capture(chain)
@@ -145,6 +152,7 @@ def test_it_is_compiled_once_replays_have_taken_as_long(monkeypatch: pytest.Monk
     assert step.why().endswith("compiled (exact)")
 
 
+@pytest.mark.compiler
 def test_an_index_out_of_range_is_told_as_ever() -> None:
     """A table that is cut is asked for its bounds inside of the compiled code."""
     weight = on((7, 4), Shard(0), size=2)

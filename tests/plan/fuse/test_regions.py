@@ -97,6 +97,7 @@ def test_captured(graph: dtorch.Graph, ended: dict[str, Any]) -> None:
     assert ended["calls"]
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_really_compiled(graph: dtorch.Graph, mode: str) -> None:
     pytest.importorskip("torch._inductor")

@@ -39,6 +39,7 @@ _SEED = 20240
 # mark -> (is it here?, why not)
 _NEEDS = {
     "compiler": (has_compiler, "no C++ compiler"),
+    "recorded": (lambda: not dtorch.default_graph.constructor.eager, "DTORCH_EAGER=1 records nothing"),
     "gpu": (torch.cuda.is_available, "no CUDA device; make gpu-check runs it where there is one"),
     "models": (lambda: importlib.util.find_spec("transformers") is not None, "transformers is not installed"),
     "cluster": (lambda: importlib.util.find_spec("ray") is not None, "ray is not installed"),

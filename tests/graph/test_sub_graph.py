@@ -123,9 +123,9 @@ def test_one_device_and_redistribution() -> None:
 def test_refusals(recorded: Any) -> None:
     _, param, _ = recorded
     x, w = tensors()
-    with pytest.raises(ShapeError, match="for a graph that was recorded with"):
+    with pytest.raises(ShapeError, match="for a SubGraph of calls on"):
         add_operator(param, x[:3], w)
-    with pytest.raises(ShapeError, match="for a graph that was recorded with"):
+    with pytest.raises(ShapeError, match="for a SubGraph of calls on"):
         add_operator(param, x, w.double())
     with dtorch.record() as writing:
         y = x.add_(1)

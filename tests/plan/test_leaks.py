@@ -85,17 +85,21 @@ def training() -> Callable[[], None]:
     return step
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
-def test_training_keeps_nothing() -> None:
-    """In a process of its own: what other tests leave behind comes and goes at its own pace."""
+def alone(module: str) -> str:
+    """What a module's `measure` prints in a process of its own, where nothing else comes and goes."""
     root = Path(__file__).resolve().parents[2]
-    code = "from tests.plan.test_leaks import measure; measure()"
+    code = f"from {module} import measure; measure()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, check=False
     )
-    print(ran.stdout)
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+def test_training_keeps_nothing() -> None:
+    print(alone("tests.plan.test_leaks"))
 
 
 def measure() -> None:

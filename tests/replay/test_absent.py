@@ -17,11 +17,6 @@ from dtorch.replay import capture
 MESH = dtorch.init_device_mesh("cpu", (2,))
 CUTS = {"whole": Replicate(), "batch": Shard(0), "height": Shard(2)}
 
-recorded_only = pytest.mark.skipif(
-    dtorch.default_graph.constructor.eager,
-    reason="a captured call is recorded, and DTORCH_EAGER=1 records nothing",
-)
-
 
 def conv_net() -> nn.Module:
     torch.manual_seed(0)
@@ -65,7 +60,7 @@ def step_of(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     return step
 
 
-@recorded_only
+@pytest.mark.recorded
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_whose_input_needs_no_gradient(name: str, cut: str) -> None:

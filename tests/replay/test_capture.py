@@ -27,10 +27,7 @@ OPTIMIZERS = {
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-2, centered=True),
 }
 
-pytestmark = pytest.mark.skipif(
-    dtorch.default_graph.constructor.eager,
-    reason="a captured call is recorded, and DTORCH_EAGER=1 records nothing",
-)
+pytestmark = pytest.mark.recorded
 
 
 def sharded(x: torch.Tensor) -> torch.Tensor:

@@ -15,10 +15,7 @@ from dtorch.replay.cuda_graph import GraphedPlan, Measured, choose, copier
 US = 1e-6
 MESH = dtorch.init_device_mesh("cpu", (1,), mesh_dim_names=("dp",))
 
-pytestmark = pytest.mark.skipif(
-    dtorch.default_graph.constructor.eager,
-    reason="a captured call is recorded, and DTORCH_EAGER=1 records nothing",
-)
+pytestmark = pytest.mark.recorded
 
 
 # -- the choice -------------------------------------------------------------------------------------------

@@ -15,10 +15,7 @@ from tests.support import cases
 
 pytestmark = [
     pytest.mark.models,
-    pytest.mark.skipif(
-        dtorch.default_graph.constructor.eager,
-        reason="a captured call is recorded, and DTORCH_EAGER=1 records nothing",
-    ),
+    pytest.mark.recorded,
 ]
 
 PLAN = {

@@ -5,9 +5,6 @@ DTORCH_CASES=34 pytest tests/replay/test_leaks.py -s      # 10,000 replays; prin
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,16 +14,13 @@ from torch import nn
 import dtorch
 from dtorch import Replicate, Shard
 from dtorch.replay import Capture, capture
-from tests.plan.test_leaks import MAX_GROWTH, count
+from tests.plan.test_leaks import MAX_GROWTH, alone, count
 from tests.support import cases
 
 WARM = 50
 REPLAYS = cases(300)
 
-pytestmark = pytest.mark.skipif(
-    dtorch.default_graph.constructor.eager,
-    reason="a captured call is recorded, and DTORCH_EAGER=1 records nothing",
-)
+pytestmark = pytest.mark.recorded
 
 
 def training() -> Capture:
@@ -55,15 +49,7 @@ def given(number: int) -> tuple[torch.Tensor, float]:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
 def test_replays_keep_nothing() -> None:
-    """In a process of its own: what other tests leave behind comes and goes at its own pace."""
-    root = Path(__file__).resolve().parents[2]
-    code = "from tests.replay.test_leaks import measure; measure()"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, check=False
-    )
-    print(ran.stdout)
-    assert ran.returncode == 0, ran.stderr
+    print(alone("tests.replay.test_leaks"))
 
 
 def measure() -> None:

@@ -12,10 +12,7 @@ from dtorch.replay import Capture, capture
 
 MESH = dtorch.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
 
-pytestmark = pytest.mark.skipif(
-    dtorch.default_graph.constructor.eager,
-    reason="a captured call is recorded, and DTORCH_EAGER=1 records nothing",
-)
+pytestmark = pytest.mark.recorded
 
 
 def sharded(x: torch.Tensor) -> torch.Tensor:

@@ -19,10 +19,7 @@ ONE = dtorch.init_device_mesh("cpu", (1,), mesh_dim_names=("dp",))
 TWO = dtorch.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
 GENERATOR = torch.Generator()
 
-pytestmark = pytest.mark.skipif(
-    dtorch.default_graph.constructor.eager,
-    reason="a captured call is recorded, and DTORCH_EAGER=1 records nothing",
-)
+pytestmark = pytest.mark.recorded
 
 DRAWS: dict[str, Callable[[torch.Tensor], Any]] = {
     "dropout": lambda x: F.dropout(x, 0.4) + 1,

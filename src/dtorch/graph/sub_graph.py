@@ -11,19 +11,15 @@ It has no gradient, and the graph may neither write its inputs nor hold a backwa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from dtorch.errors import ShapeError, UnsupportedError
+from dtorch.errors import UnsupportedError
 from dtorch.graph.logical_graph import LogicalGraph
-from dtorch.layout import Layout
-from dtorch.op.call import OutputMeta
-from dtorch.op.choice import Choice
 from dtorch.op.cost import OperatorCost
-from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam
-from dtorch.op.signature import PlacementSignature, Row
+from dtorch.op.recorded import Recorded
 from dtorch.spec import Spec
 
 
@@ -57,7 +53,7 @@ def as_param(
     return SubGraphParam(graph.to_json())
 
 
-class SubGraph(Operator):
+class SubGraph(Recorded):
     """Runs a recorded graph."""
 
     param: SubGraphParam
@@ -80,46 +76,6 @@ class SubGraph(Operator):
     def parameters(self) -> dict[str, Any]:
         """The number of nodes; the graph itself is too long for a line."""
         return {"nodes": len(self.inner)}
-
-    def require_input_same_dtype(self) -> bool:
-        """Each input has the dtype of the recording."""
-        return False
-
-    def check_input(self) -> None:
-        """Shapes, dtypes and mesh are those of the recording."""
-        super().check_input()
-        specs = [None if x is None else x.spec for x in self.inputs]
-        have = [None if s is None else (s.shape, s.dtype, s.mesh) for s in specs]
-        want = [(s.shape, s.dtype, s.mesh) for s in self.given]
-        if have != want:
-            raise ShapeError(f"inputs {specs} for a graph that was recorded with {list(self.given)}")
-
-    def infer_output_meta_info(self) -> list[OutputMeta | None]:
-        """As recorded."""
-        return [OutputMeta(s.shape, s.stride, s.dtype) for s in self.made]
-
-    def infer_output_size(self) -> int:
-        """As recorded."""
-        return len(self.made)
-
-    def get_placement_signature(self) -> PlacementSignature:
-        """One row for each mesh axis, that of the recording."""
-        axes = range(self.mesh.ndim)
-        rows = [
-            Row(tuple(s.layout.role(a) for s in self.given), tuple(s.layout.role(a) for s in self.made))
-            for a in axes
-        ]
-        return PlacementSignature(len(self.given), len(self.made), rows)
-
-    def place(
-        self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}
-    ) -> Choice | None:
-        """The layouts of the recording."""
-        return Choice(tuple(s.layout for s in self.given), tuple(s.layout for s in self.made))
-
-    def skip_placement_inference(self) -> bool:
-        """Layouts are those of the recording, on one device too."""
-        return False
 
     def get_operator_cost(self) -> OperatorCost:
         """The sum of the nodes."""

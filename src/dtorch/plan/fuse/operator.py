@@ -12,22 +12,17 @@ It has no gradient: passes make it where gradients have long been recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from dtorch.errors import ShapeError
-from dtorch.layout import Layout
 from dtorch.op import document, records
-from dtorch.op.call import OutputMeta
-from dtorch.op.choice import Choice
 from dtorch.op.cost import OperatorCost
 from dtorch.op.operator import Operator
 from dtorch.op.param import OpParam
 from dtorch.op.priced import touched
+from dtorch.op.recorded import Recorded
 from dtorch.op.serialize import Reader, check_body
-from dtorch.op.signature import PlacementSignature, Row
 from dtorch.spec import Spec
 
 
@@ -37,7 +32,7 @@ class FuseParam(OpParam, frozen=True):
     calls: str
 
 
-class Fuse(Operator):
+class Fuse(Recorded):
     """Makes the calls of a region, one after the other where it is not compiled."""
 
     param: FuseParam
@@ -89,50 +84,6 @@ class Fuse(Operator):
     def parameters(self) -> dict[str, Any]:
         """How many calls, and which one dominates."""
         return {"calls": len(self.calls), "dominant": self.dominant.kind_name()}
-
-    def require_input_same_dtype(self) -> bool:
-        """Each input has the dtype of the calls."""
-        return False
-
-    def check_input(self) -> None:
-        """Shapes, dtypes and mesh are those of the calls."""
-        super().check_input()
-        specs = [None if x is None else x.spec for x in self.inputs]
-        have = [None if s is None else (s.shape, s.dtype, s.mesh) for s in specs]
-        want = [None if s is None else (s.shape, s.dtype, s.mesh) for s in self.given]
-        if have != want:
-            raise ShapeError(f"inputs {specs} for calls on {list(self.given)}")
-
-    def infer_output_meta_info(self) -> list[OutputMeta | None]:
-        """As the calls give them."""
-        return [OutputMeta(s.shape, s.stride, s.dtype) for s in self.made]
-
-    def infer_output_size(self) -> int:
-        """As many as somebody else reads."""
-        return len(self.made)
-
-    def get_placement_signature(self) -> PlacementSignature:
-        """One row for each mesh axis, that of the calls."""
-        rows = [
-            Row(
-                tuple(None if s is None else s.layout.role(axis) for s in self.given),
-                tuple(s.layout.role(axis) for s in self.made),
-            )
-            for axis in range(self.mesh.ndim)
-        ]
-        return PlacementSignature(len(self.given), len(self.made), rows)
-
-    def place(
-        self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}
-    ) -> Choice | None:
-        """The layouts of the calls."""
-        return Choice(
-            tuple(None if s is None else s.layout for s in self.given), tuple(s.layout for s in self.made)
-        )
-
-    def skip_placement_inference(self) -> bool:
-        """Layouts are those of the calls, on one device too."""
-        return False
 
     def flops(self) -> int | None:
         """The sum of the calls; None where none has any."""

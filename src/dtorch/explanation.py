@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils._pytree import tree_leaves
 
+from dtorch.errors import UnsupportedError
 from dtorch.graph.graph import Graph
 from dtorch.plan import cache
 from dtorch.plan.codegen import Plan
@@ -43,6 +44,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
 
     Raises:
         TypeError: `function` cannot be called.
+        UnsupportedError: DTORCH_EAGER=1, under which nothing runs by a plan.
         Exception: what the function raises.
     """
     if not callable(function):
@@ -50,7 +52,10 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
             f"explain() takes a function and its arguments, not a {type(function).__name__}: "
             "explain(lambda: ...) tells of the calls in it"
         )
-    graphs = _graphs((args, kwargs))
+    given = _graphs((args, kwargs))
+    graphs = list(dict.fromkeys([*given, Graph.default_graph()]))
+    if any(graph.constructor.eager for graph in given or graphs):
+        raise UnsupportedError("explain(): under DTORCH_EAGER=1 each call runs at once, without a plan")
     _call(function, args, kwargs, graphs)
     with cache.watched() as plans:
         _call(function, args, kwargs, graphs)
@@ -68,5 +73,4 @@ def _call(function: Callable[..., Any], args: tuple, kwargs: dict, graphs: list[
 
 
 def _graphs(values: Any) -> list[Graph]:
-    found = [leaf._graph for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
-    return list(dict.fromkeys([*found, Graph.default_graph()]))
+    return list(dict.fromkeys(leaf._graph for leaf in tree_leaves(values) if isinstance(leaf, Tensor)))

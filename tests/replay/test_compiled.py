@@ -12,6 +12,8 @@ from dtorch.replay import compiled
 
 F = torch.nn.functional
 
+pytestmark = pytest.mark.recorded
+
 
 def on(shape: tuple[int, ...], *placements: Any, size: int = 1, seed: int = 0) -> dtorch.Tensor:
     values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))

@@ -80,6 +80,9 @@ class Capture:
         """
         self._stats.calls += 1
         leaves, course = self._course(args, kwargs)
+        if course.programs and self._graph(leaves).recorders:
+            self._why = "called as it is: dtorch.record() is open, and a replay makes no calls to list"
+            return self.function(*args, **kwargs)
         done, value = self._replayed(course, leaves)
         return value if done else self._recorded(course, args, kwargs)
 
@@ -136,9 +139,15 @@ class Capture:
         """Replay, or refuse.
 
         Raises:
-            CaptureError: there is no recording for such arguments that still holds.
+            CaptureError: there is no recording for such arguments that still holds, or `dtorch.record()` is
+                open.
         """
         leaves, course = self._course(args, kwargs)
+        if self._graph(leaves).recorders:
+            raise CaptureError(
+                "replay(): dtorch.record() is open, and a replay makes no calls to list; call the captured "
+                "function, which then runs as it is"
+            )
         self._stats.calls += 1
         done, value = self._replayed(course, leaves)
         if not done:

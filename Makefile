@@ -45,7 +45,7 @@ gpu-check: $(STAMP) ## the tests that need a CUDA device, within five minutes
 snapshots: $(STAMP) ## write the listings of recorded graphs anew, tests/snapshots/
 	$(TEST_ENV) DTORCH_WRITE_SNAPSHOTS=1 $(PY) -m pytest -q tests/test_snapshots.py $(ARGS)
 
-# Goes on where it was stopped; ARGS="--calls 0" judges every call of the samples, ARGS="aten.mm" one operator.
+# Goes on where it was stopped; ARGS="--calls 0 --seconds 0" judges every call of the samples, ARGS="aten.mm" one operator.
 rules: $(STAMP) ## judge every placement rule by brute force, into docs/rules.md
 	OMP_NUM_THREADS=1 $(PY) -m dtorch.testing.rules $(ARGS)
 

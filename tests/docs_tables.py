@@ -123,7 +123,7 @@ def made() -> list[Table]:
             {},
             ("all cut alike", "all others empty"),
         ),
-        Table("rearrange.py", call(aten.flip.default, r(4, 5), [0]), "x[d e] -> y[d e]"),
+        Table("rearrange.py", call(aten.flip.default, r(4, 5), [0]), "x[a b] -> y[a b]", {"d": "a b"}),
         Table(
             "linear.py",
             call(aten.linear.default, r(3, 4, 5), r(7, 5), r(7)),
@@ -170,13 +170,13 @@ def made() -> list[Table]:
         Table(
             "interpolate.py",
             call(aten.upsample_nearest1d.default, r(4, 3, 5), [7]),
-            "x[n c s] -> y[n c t]",
+            "x[n c s] -> y[n c s]",
             {"d": "n c"},
         ),
         Table(
             "interpolate.py",
             call(aten.upsample_nearest1d_backward.default, r(4, 3, 7), [7], [4, 3, 5]),
-            "dy[n c t] -> dx[n c s]",
+            "dy[n c s] -> dx[n c s]",
             {"d": "n c"},
         ),
         Table(
@@ -212,13 +212,13 @@ def made() -> list[Table]:
         Table(
             "spatial.py",
             call(aten.reflection_pad1d.default, r(4, 3, 5), [1, 2]),
-            "x[n c s] -> y[n c t]",
+            "x[n c s] -> y[n c s]",
             {"d": "n c"},
         ),
         Table(
             "spatial.py",
             call(aten.reflection_pad1d_backward.default, r(4, 3, 8), r(4, 3, 5), [1, 2]),
-            "dy[n c t], x[n c s] -> dx[n c s]",
+            "dy[n c s], x[n c s] -> dx[n c s]",
             {"d": "n c"},
         ),
         Table("activation.py", call(aten.hardswish.default, r(4, 5)), "x[a b] -> y[a b]", {"e": "a b"}),

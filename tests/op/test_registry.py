@@ -85,7 +85,7 @@ TYPES = (
     "GetItemBackward", "DropoutBackward", "CrossEntropyBackward",
 )  # fmt: skip
 ABSTRACT = (
-    "LayoutOperator", "Pointwise", "Statistics", "Composed", "PendingRows", "Along", "Rearrange",
+    "LayoutOperator", "Pointwise", "Statistics", "Composed", "PendingRows", "Along", "Windowed", "Tapped",
     "CustomOperator", "Reduction",
 )  # fmt: skip
 

@@ -1,9 +1,9 @@
 """Every device asks for a block of a tensor, whoever holds it: what is sent, and doing it.
 
-A block is an interval of some dims, beside all that a device holds of the others. It may overlap the blocks
-of other devices, be found on several, or be empty; what lies beyond the ends of a dim is filled. Sliding
-windows are such blocks: rows of a picture that a device holds, and those of its neighbours that it reads (the
-halo).
+A block is intervals of some dims, one behind the other, beside all that a device holds of the others. It may
+overlap the blocks of other devices, be found on several, or be empty; what lies beyond the ends of a dim is
+filled. Sliding windows are such blocks: rows of a picture that a device holds, and those of its neighbours
+that it reads (the halo). So are rows that move: rolled ones come from two places.
 """
 
 from __future__ import annotations
@@ -20,11 +20,29 @@ from dtorch.redistribute.counting import neighbours
 Interval = tuple[int, int]
 """(start, stop)"""
 
-Block = tuple[Interval | None, ...]
-"""For every dim of a tensor the interval asked for, or None for what is held."""
+Runs = tuple[Interval, ...]
+"""Intervals one behind the other."""
+
+Block = tuple[Runs | None, ...]
+"""For every dim of a tensor the intervals asked for, or None for what is held."""
 
 _Share = tuple[int, int, int]
 """Where something lies in a part, where in the block, and its length."""
+
+
+def length(runs: Runs) -> int:
+    """Of all intervals together."""
+    return sum(stop - start for start, stop in runs)
+
+
+def closed(runs: Runs, held: Interval) -> Runs:
+    """The same intervals, and what lies between two of them where the device holds it anyway."""
+    found: list[Interval] = []
+    for run in runs:
+        if found and held[0] <= found[-1][1] and run[0] <= held[1]:
+            run = (found.pop()[0], run[1])
+        found.append(run)
+    return tuple(found)
 
 
 def held(layout: Layout, dim: int, coord: Sequence[int]) -> Interval:
@@ -37,7 +55,7 @@ def held(layout: Layout, dim: int, coord: Sequence[int]) -> Interval:
 def block_at(layout: Layout, block: Block, coord: tuple[int, ...]) -> Result:
     """How the block that the device at `coord` asks for is made; addends of a pending sum stay apart."""
     mine = layout.local_shape(coord)
-    shape = tuple(n if asked is None else asked[1] - asked[0] for n, asked in zip(mine, block, strict=True))
+    shape = tuple(n if asked is None else length(asked) for n, asked in zip(mine, block, strict=True))
     free = [axis for dim, asked in enumerate(block) if asked is not None for axis in layout.axes_of(dim)]
     positions = {other: i for i, other in enumerate(coordinates(layout.mesh_shape))}
     copies = []
@@ -50,13 +68,16 @@ def block_at(layout: Layout, block: Block, coord: tuple[int, ...]) -> Result:
     return Result(shape, tuple(copies), sum(copy.numel for copy in copies) == prod(shape))
 
 
-def _shares(layout: Layout, dim: int, asked: Interval, owner: tuple[int, ...]) -> list[_Share]:
-    """What a device holds of an interval."""
+def _shares(layout: Layout, dim: int, asked: Runs, owner: tuple[int, ...]) -> list[_Share]:
+    """What a device holds of intervals."""
     found, before = [], 0
     for start, stop in layout.local_indices(dim, owner):
-        low, high = max(start, asked[0]), min(stop, asked[1])
-        if high > low:
-            found.append((before + low - start, low - asked[0], high - low))
+        behind = 0
+        for first, last in asked:
+            low, high = max(start, first), min(stop, last)
+            if high > low:
+                found.append((before + low - start, behind + low - first, high - low))
+            behind += last - first
         before += stop - start
     return found
 

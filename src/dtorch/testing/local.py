@@ -15,6 +15,7 @@ import torch
 
 from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
+from dtorch.op.call import OutputMeta
 from dtorch.op.choice import Choice
 from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
@@ -211,6 +212,7 @@ class Bench:
         if call.written:
             call.run(tuple(self._written))
         self._seed = seed
+        self._metas: list[OutputMeta | None] | None = None
 
     def layouts(self, roles: Sequence[Sequence[Role] | None]) -> Layouts:
         """Layouts of the inputs, from one role per mesh axis for each (None: absent)."""
@@ -225,7 +227,17 @@ class Bench:
             None if x is None or layout is None else Operand(self._spec(x, layout))
             for x, layout in zip(self.call.inputs, layouts, strict=True)
         ]
-        return self.operator_class(self.call.param, operands)
+        found = self.operator_class(self.call.param, operands)
+        # What comes out does not depend on layouts, and torch's meta kernels are slow.
+        infer = found.infer_output_meta_info
+
+        def once() -> list[OutputMeta | None]:
+            if self._metas is None:
+                self._metas = infer()
+            return self._metas
+
+        found.infer_output_meta_info = once  # type: ignore[method-assign]
+        return found
 
     def _spec(self, tensor: torch.Tensor, layout: Layout) -> Spec:
         return Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype, layout, self.mesh)

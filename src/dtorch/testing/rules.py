@@ -1,11 +1,12 @@
 """Judge every placement rule by brute force: `make rules`.
 
-    python -m dtorch.testing.rules [torch operator ...] [--calls N] [--rows N] [--shard I/N] [--again]
+    python -m dtorch.testing.rules [torch operator ...] [--calls N] [--rows N] [--seconds N] [--shard I/N]
 
 Judges every operator that dtorch's samples or PyTorch's database call, on calls of both, on meshes [2],
 [3] and [2, 2]. Each operator is judged in a process of its own, since a kernel may die of shards that do
-not belong together. Results go into a folder, one line for each operator; a run goes on where the last
-one stopped. Then a table is printed, and written into docs/rules.md where the folder has all operators.
+not belong together. Results go into a folder for these settings, one line for each operator; a run goes on
+where the last one stopped, `--again` starts anew. Then a table is printed, and written into docs/rules.md
+where the folder has all operators.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
+from math import inf
 from pathlib import Path
 
 import torch
@@ -39,8 +42,8 @@ from dtorch.testing.samples_database import database_calls
 
 FOLDER = Path("build") / "rules"
 
-LIMIT_S = 120
-"""After so many seconds no further call of an operator is begun."""
+STUCK_S = 480
+"""A call that takes longer ends its process."""
 
 
 def own_operators() -> list[str]:
@@ -61,7 +64,12 @@ def spaced(calls: Sequence[Call], count: int) -> list[Call]:
 
 
 def judge_operator(
-    name: str, calls: Sequence[Call], max_rows: int, unlisted: bool = True, limit_s: float = LIMIT_S
+    name: str,
+    calls: Sequence[Call],
+    max_rows: int,
+    unlisted: bool = True,
+    limit_s: float = inf,
+    begin: Callable[[], object] = lambda: None,
 ) -> Record:
     """One record for several calls of an operator.
 
@@ -71,11 +79,13 @@ def judge_operator(
         max_rows: rows of input placements tried for one call on one mesh.
         unlisted: whether to look for missing rules.
         limit_s: after so many seconds no further call is begun.
+        begin: called before each call is judged.
     """
     record, start = Record(name, class_names(calls)), time.perf_counter()
     for call in calls:
         if time.perf_counter() - start > limit_s:
             break
+        begin()
         # Backward operators are judged by their values; their own gradients are another call.
         backward = not (isinstance(call.param, TorchCall) and "backward" in call.param.op)
         found = judge_call(call, backward=backward, max_rows=max_rows, unlisted=unlisted)
@@ -111,16 +121,16 @@ def all_calls(count: int) -> dict[str, list[Call]]:
     }
 
 
-def in_a_child(name: str, calls: Sequence[Call], max_rows: int) -> Record:
+def in_a_child(name: str, calls: Sequence[Call], max_rows: int, limit_s: float = inf) -> Record:
     """`judge_operator` in a process of its own; one that dies looks for no missing rules the second time."""
     for unlisted in (True, False):
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(read)
-            signal.alarm(4 * LIMIT_S)
             with suppress(BaseException), os.fdopen(write, "w") as pipe:
-                json.dump(vars(judge_operator(name, calls, max_rows, unlisted)), pipe)
+                watch = partial(signal.alarm, STUCK_S)
+                json.dump(vars(judge_operator(name, calls, max_rows, unlisted, limit_s, watch)), pipe)
             os._exit(0)
         os.close(write)
         with os.fdopen(read) as pipe:
@@ -141,8 +151,11 @@ def main() -> None:
     parser.add_argument(
         "--calls", type=int, default=3, help="calls of either source for one operator; 0: all"
     )
+    parser.add_argument(
+        "--seconds", type=int, default=120, help="after which no further call of an operator is begun; 0: all"
+    )
     parser.add_argument("--shard", default="0/1", help="I/N: every Nth operator, from I")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the results")
+    parser.add_argument("--folder", type=Path, help=f"of the results; default: one in {FOLDER}")
     parser.add_argument("--again", action="store_true", help="judge what is in the folder already, too")
     parser.add_argument("--page", type=Path, default=Path("docs") / "rules.md", help="where the table goes")
     options = parser.parse_args()
@@ -153,21 +166,23 @@ def main() -> None:
     unknown = set(options.names) - calls.keys()
     if unknown:
         parser.error(f"no sample calls {', '.join(sorted(unknown))}")
-    options.folder.mkdir(parents=True, exist_ok=True)
-    file = options.folder / f"{shard}-of-{shards}.jsonl"
-    done = {} if options.again or options.names else rules_page.load(options.folder)
+    settings = f"--calls {options.calls} --rows {options.rows} --seconds {options.seconds}"
+    folder = options.folder or FOLDER / settings.replace("--", "").replace(" ", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{shard}-of-{shards}.jsonl"
+    done = {} if options.again or options.names else rules_page.load(folder)
     names = [name for name in (options.names or list(calls))[shard::shards] if name not in done]
     judged: list[Record] = []
     for name in track(names, console=Console(stderr=True), description="judging"):
-        record = in_a_child(name, calls[name], options.rows)
+        record = in_a_child(name, calls[name], options.rows, options.seconds or inf)
         judged.append(record)
         with file.open("a") as lines:
             lines.write(json.dumps(vars(record)) + "\n")
         print(record.text(), flush=True)
-    records = judged if options.names else list(rules_page.load(options.folder).values())
+    records = judged if options.names else list(rules_page.load(folder).values())
     print(*rules_page.summary(records), sep="\n")
     if not options.names and calls.keys() <= {record.name for record in records}:
-        options.page.write_text(rules_page.page(records), encoding="utf-8")
+        options.page.write_text(rules_page.page(records, settings), encoding="utf-8")
     sys.exit(any(record.wrong for record in records))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from dtorch.testing.samples_database import NOT_JUDGED
 
 _TEXT = (
-    "Written by `make rules`, for calls of dtorch's own samples and of PyTorch's operator database.",
+    "For calls of dtorch's own samples and of PyTorch's operator database, each kind of call once.",
     "Placements of the inputs (whole, cut at each dim, pending sums of mixed sign) are tried by brute",
     "force on meshes [2] and [3], pairs of listed rules on [2, 2]; sizes are cut evenly, unevenly, and",
     "into empty shards. Of many rows the listed ones are tried, their neighbours, and a sample. A rule",
@@ -95,8 +95,13 @@ def summary(records: Iterable[Record]) -> list[str]:
     ]
 
 
-def page(records: Iterable[Record]) -> str:
-    """The whole page."""
+def page(records: Iterable[Record], settings: str) -> str:
+    """The whole page.
+
+    Args:
+        records: one for each operator.
+        settings: options of `make rules` that these were judged with.
+    """
     records = sorted(records, key=lambda record: record.name)
     reasons: dict[str, list[str]] = {}
     for record in records:
@@ -108,6 +113,7 @@ def page(records: Iterable[Record]) -> str:
             [
                 "# Placement rules, judged",
                 "",
+                f'Written by `make rules ARGS="{settings}"`.',
                 *_TEXT,
                 "",
                 *(f"- {line}" for line in summary(records)),

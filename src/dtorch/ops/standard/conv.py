@@ -50,8 +50,6 @@ aten = torch.ops.aten
 class ConvBase(Composed, Windowed, abstract=True):
     """What forward and backward share."""
 
-    elements = "input"
-
     @property
     def transposed(self) -> bool:
         """Whether the input takes the output's part."""

@@ -4,11 +4,12 @@
 
 Shapes      x [n c s...] -> y [n c t...]; grid_sample: grid [n t... k] says where, for every t
 FLOPs       bound by memory
-Placements  on one mesh axis, for d n or c
+Placements  on one mesh axis, for d n or c, and s a dim of the plane where it is not antialiased
 
     x       y               dy      dx
     R       R               R       R
     S(d)    S(d)            S(d)    S(d)
+    S(s)    S(s)            S(s)    S(s)
     P       P               P       P
 
     input   grid    output          dout    input   grid    dinput  dgrid
@@ -18,6 +19,9 @@ Placements  on one mesh axis, for d n or c
     R       S(t)    S(t)            S(t)    R       S(t)    P       S(t)
     P       R       P               P       R       R       P       P
                                     R       P       R       R       P
+
+Where a plane is cut, y has chunks of its own size (`taps.py`); it is summed up as torch does, dim by dim.
+Price       of that, the elements of x, or of dy, that each device fetches
 """
 
 from __future__ import annotations
@@ -25,10 +29,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from dtorch.op.dims import Rule
+import torch
+
 from dtorch.op.operator import Dims, Local
 from dtorch.op.signature import Row
 from dtorch.ops.standard.batched import Batched
+from dtorch.ops.standard.statistics import wide
+from dtorch.ops.standard.taps import Tapped, Taps
+from dtorch.ops.standard.windows import in_order
 
 _KINDS = {
     "upsample_nearest1d": 1, "upsample_nearest2d": 2, "upsample_nearest3d": 3, "_upsample_nearest_exact1d": 1,
@@ -38,23 +46,54 @@ _KINDS = {
 }  # fmt: skip
 
 
-class Interpolate(Batched):
+class Interpolate(Tapped):
     """Forward and backward alike: planes are resampled one by one."""
 
     # One overload each: `.vec` is made of these.
     torch_ops = tuple(f"aten.{kind}{end}.default" for kind in _KINDS for end in ("", "_backward"))
 
-    def rule(self) -> Rule:
-        """Planes are whole."""
-        space = _KINDS[self.name.removeprefix("aten.").removesuffix("_backward")]
-        source = tuple(f"s{d}" for d in range(space))
-        target = tuple(f"t{d}" for d in range(space))
-        return Rule(
-            (("n", "c", *source),),
-            (("n", "c", *target),),
-            (frozenset({0}),),
-            whole=frozenset((*source, *target)),
-        )
+    @property
+    def kind(self) -> str:
+        """The operator, forward."""
+        return self.name.removeprefix("aten.").removesuffix("_backward")
+
+    def moving(self) -> set[int]:
+        """The plane."""
+        return {2 + d for d in range(_KINDS[self.kind])}
+
+    def may_be_cut(self, dim: int) -> bool:
+        """Numbers with a fraction; antialiasing reads as far as the scale says."""
+        assert self.inputs[0] is not None
+        return self.inputs[0].spec.dtype.is_floating_point and not self.kind.endswith("_aa")
+
+    def taps(self, dim: int) -> Taps:
+        """By the mode."""
+        x, places = self.inputs[0], self.arguments["output_size"][dim - 2]
+        assert x is not None
+        scale = self.arguments["scales" + ("", "_d", "_h", "_w")[_axis(dim - 2, _KINDS[self.kind])]]
+        if "nearest" in self.kind:
+            return self._nearest(dim, places, scale)
+        align, dtype = self.arguments["align_corners"], wide(x.spec.dtype)
+        size = self.elements(dim)
+        if "cubic" in self.kind:
+            return _cubic(size, _positions(size, places, align, scale, dtype))
+        if size == places:
+            at = torch.arange(size)
+            return Taps(size, torch.stack([at, at]), torch.tensor([[1], [0]], dtype=dtype).expand(2, size))
+        return _linear(size, _positions(size, places, align, scale, dtype))
+
+    def _nearest(self, dim: int, places: int, scale: float | None) -> Taps:
+        """As torch says when asked to interpolate the numbers of the elements; it rounds in several ways."""
+        x, size, rank = self.inputs[0], self.elements(dim), _KINDS[self.kind]
+        assert x is not None
+        dtype = torch.float32 if self.backward else wide(x.spec.dtype)
+        at = [d == dim - 2 for d in range(rank)]
+        numbers = torch.arange(size, dtype=dtype).view(1, 1, *(size if here else 1 for here in at))
+        asked = in_order(numbers.repeat(1, 2, *[1] * rank), x.spec)
+        scales = [scale if here else None for here in at]
+        func = getattr(torch.ops.aten, self.kind).default
+        found = func(asked, [places if here else 1 for here in at], *scales)
+        return Taps.of(size, found[0, 0].flatten().long())
 
     def localize(self, coord: tuple[int, ...]) -> Local:
         """A backward is told the size of x."""
@@ -62,6 +101,43 @@ class Interpolate(Batched):
         if y is None or "backward" not in self.name:
             return super().localize(coord)
         return self.localized(coord, input_size=list(y.layout.local_shape(coord)))
+
+
+def _axis(d: int, rank: int) -> int:
+    """Which of no name, depth, height, width a dim of a plane has."""
+    return 0 if rank == 1 else 4 - rank + d
+
+
+def _positions(size: int, places: int, align: bool, scale: float | None, dtype: torch.dtype) -> torch.Tensor:
+    """Where each place lies among the elements, rounded as torch does."""
+    place = torch.arange(places, dtype=dtype)
+    if align:
+        return place * (torch.tensor(size - 1, dtype=dtype) / max(places - 1, 1))
+    step = torch.tensor(1 / scale, dtype=dtype) if scale else torch.tensor(size, dtype=dtype) / places
+    return (place + 0.5) * step - 0.5
+
+
+def _linear(size: int, position: torch.Tensor) -> Taps:
+    """The two elements beside each place, or that at the end twice."""
+    position = position.clamp(min=0)
+    first = position.long().clamp(max=size - 1)
+    rest = (position - first).clamp(0, 1)
+    return Taps(size, torch.stack([first, (first + 1).clamp(max=size - 1)]), torch.stack([1 - rest, rest]))
+
+
+def _cubic(size: int, position: torch.Tensor) -> Taps:
+    """Four elements around each place, those at the ends for those beyond; convolution with a = -3/4."""
+    first = position.floor().long().clamp(max=size - 1)
+    rest = (position - first).clamp(0, 1)
+
+    def near(x: torch.Tensor) -> torch.Tensor:
+        return (1.25 * x - 2.25) * x * x + 1
+
+    def far(x: torch.Tensor) -> torch.Tensor:
+        return ((-0.75 * x + 3.75) * x - 6) * x + 3
+
+    weights = [far(rest + 1), near(rest), near(1 - rest), far(2 - rest)]
+    return Taps(size, torch.stack([first + k for k in range(-1, 3)]).clamp(0, size - 1), torch.stack(weights))
 
 
 class GridSample(Batched):

@@ -2,55 +2,69 @@
 
 Shapes      triu, tril, flip, roll: as x; repeat: n_d times dim d, new dims in front; pad: d + before + after
 FLOPs       bound by memory
-Placements  on one mesh axis, d a dim that moves (flipped, rolled, padded), e any other
+Placements  on one mesh axis, for every dim d
 
     x       y
     R       R
-    S(e)    S(e)    triu, tril: every dim is such; repeat: every dim is, each repetition cut as x was
+    S(d)    S(d)    repeat: each repetition cut as x was; roll without dims: none
     P       P       pad: only with 0
+
+Where a dim is cut that is flipped, rolled or padded, y has chunks of its own size (`taps.py`).
+Price       the elements of x that each device fetches
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 
 from dtorch.layout import Layout
-from dtorch.op.dims import UNCUT, Rule
-from dtorch.op.operator import Local, Operator
+from dtorch.op.dims import Rule
+from dtorch.op.operator import Dims, Local, Operator
+from dtorch.ops.standard.taps import Tapped, Taps
 from dtorch.ops.standard.view import LayoutOperator
 
 
-class Rearrange(Operator, abstract=True):
-    """Base: dims that move are uncut, others stay; linear."""
-
-    def moving(self) -> set[int]:
-        """Dims of x whose elements change places."""
-        raise NotImplementedError
-
-    def rule(self) -> Rule:
-        """Names of the dims that stay."""
-        moving = self.moving()
-        names = tuple(UNCUT if d in moving else f"d{d}" for d in range(len(self.shapes[0] or ())))
-        return Rule((names,), (names,), (frozenset((0,)),))
-
-
-class Flip(Rearrange):
+class Flip(Tapped):
     """flip(dims), roll(shifts, dims)."""
 
     torch_ops = ("aten.flip", "aten.roll")
 
+    @cached_property
+    def shifts(self) -> dict[int, int]:
+        """By how much each dim is rolled in all; of a flat tensor, every dim of more than one, by nothing."""
+        ndim = len(self.shapes[0] or ())
+        dims, shifts = (_listed(self.arguments.get(name)) for name in ("dims", "shifts"))
+        if not dims and ndim == 1:
+            dims = [0]
+        found = dict.fromkeys([d % max(ndim, 1) for d in dims] if dims else range(ndim), 0)
+        for d, shift in zip(dims, shifts):
+            found[d % max(ndim, 1)] += shift
+        return found
+
     def moving(self) -> set[int]:
         """Those given; roll without dims rolls the flat tensor."""
+        if self.name == "aten.roll":
+            return set(self.shifts)
         ndim = len(self.shapes[0] or ())
-        dims = self.arguments.get("dims") or ([] if self.name == "aten.flip" else range(ndim))
-        dims = [dims] if isinstance(dims, int) else dims
-        return {d % max(ndim, 1) for d in dims}
+        return {d % max(ndim, 1) for d in self.arguments["dims"]}
+
+    def may_be_cut(self, dim: int) -> bool:
+        """Not where the flat tensor is rolled."""
+        flat = self.name == "aten.roll" and not _listed(self.arguments.get("dims"))
+        return not flat or len(self.shapes[0] or ()) == 1
+
+    def taps(self, dim: int) -> Taps:
+        """Backwards, or from so many before."""
+        size = self.elements(dim)
+        places = torch.arange(size)
+        return Taps.of(size, places.flip(0) if self.name == "aten.flip" else places.roll(self.shifts[dim]))
 
 
-class Pad(Rearrange):
+class Pad(Tapped):
     """constant_pad_nd(pad, value): pad counts from the last dim."""
 
     torch_ops = ("aten.constant_pad_nd",)
@@ -61,20 +75,30 @@ class Pad(Rearrange):
         ndim, pad = len(self.shapes[0] or ()), self.arguments["pad"]
         return {ndim - 1 - i // 2 for i, n in enumerate(pad) if n}
 
+    @property
+    def fill(self) -> float:
+        """As given."""
+        return self.arguments["value"]
+
+    def taps(self, dim: int) -> Taps:
+        """None beyond the ends."""
+        size, at = self.elements(dim), 2 * (len(self.shapes[0] or ()) - 1 - dim)
+        before, after = self.arguments["pad"][at : at + 2]
+        places = torch.arange(-before, size + after)
+        return Taps.of(size, places.where((places >= 0) & (places < size), -1))
+
     def rule(self) -> Rule:
         """Linear with 0."""
         found = super().rule()
         return found if self.arguments["value"] == 0 else Rule(found.inputs, found.outputs)
 
 
-class Triangle(Rearrange):
+class Triangle(Operator):
     """triu(diagonal), tril(diagonal): rows and columns are compared by their global numbers."""
 
-    torch_ops = ("aten.triu", "aten.tril")
-
-    def moving(self) -> set[int]:
-        """None."""
-        return set()
+    rules: ClassVar[Mapping[str, Dims]] = {
+        name: Dims("self[...] -> y[...]", ("self",)) for name in ("aten.triu", "aten.tril")
+    }
 
     def localize(self, coord: tuple[int, ...]) -> Local:
         """The diagonal as it runs through this device's part; a mask where that is no diagonal."""
@@ -100,6 +124,11 @@ class Triangle(Rearrange):
 
 def _numbers(runs: Sequence[tuple[int, int]], device: torch.device) -> torch.Tensor:
     return torch.tensor([i for run in runs for i in range(*run)], dtype=torch.int64, device=device)
+
+
+def _listed(value: Any) -> list[int]:
+    """A parameter that may be one number, several, or none."""
+    return [value] if isinstance(value, int) else list(value or ())
 
 
 class Repeat(LayoutOperator):

@@ -1,4 +1,4 @@
-"""What operators share whose kernel slides over space: convolution, pooling.
+"""What operators share that read across the cuts of space, as kernels do that slide: convolution, pooling.
 
     place t reads the elements t stride - padding + k dilation, k = 0 ... kernel - 1
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,7 +24,7 @@ from dtorch.op.operand import Operand
 from dtorch.op.operator import Operator
 from dtorch.op.priced import HALO
 from dtorch.redistribute import dim_order, fetching, memory_order
-from dtorch.redistribute.fetching import Block, Interval
+from dtorch.redistribute.fetching import Block, Interval, Runs
 from dtorch.spec import Spec
 
 
@@ -95,18 +95,18 @@ class Adaptive(NamedTuple):
         return start * self.places // self.elements, -(-stop * self.places // self.elements)
 
 
-Step = Callable[[Window | Adaptive, Interval], Interval]
-"""From what a device holds of one tensor to what it asks for of another."""
+Step = Callable[[Any, Interval], Runs]
+"""From a window and what a device holds of one tensor to what it asks for of another."""
 
 
-def reads(window: Window | Adaptive, places: Interval) -> Interval:
+def reads(window: Window | Adaptive, places: Interval) -> Runs:
     """The elements that places read."""
-    return window.reads(places)
+    return (window.reads(places),)
 
 
-def read_by(window: Window | Adaptive, elements: Interval) -> Interval:
+def read_by(window: Window | Adaptive, elements: Interval) -> Runs:
     """The places that read elements."""
-    return window.read_by(elements)
+    return (window.read_by(elements),)
 
 
 class Fetch(NamedTuple):
@@ -117,19 +117,14 @@ class Fetch(NamedTuple):
 
 
 class Windowed(Operator, abstract=True):
-    """Base of operators with windows; space is the last dims of every tensor.
-
-    Class attributes:
-        elements: the argument that holds the elements.
-    """
+    """Base of operators that read across cuts; space is the last dims of every tensor."""
 
     sends = HALO
-    elements: ClassVar[str] = "self"
 
     @property
     @abstractmethod
-    def windows(self) -> Sequence[Window | Adaptive]:
-        """One for each dim of space."""
+    def windows(self) -> Sequence[Any]:
+        """One for each dim of space: what its places read."""
 
     @abstractmethod
     def asked(self) -> Iterable[Fetch]:
@@ -168,9 +163,10 @@ class Windowed(Operator, abstract=True):
         assert source is not None
         blocks = []
         for coord in self.mesh.coords:
-            block: list[Interval | None] = [None] * source.ndim
+            block: list[Runs | None] = [None] * source.ndim
             for d in self.cut_space:
-                block[d - rank] = step(self.windows[d], self.held(mine, d, coord))
+                asked = step(self.windows[d], self.held(mine, d, coord))
+                block[d - rank] = fetching.closed(asked, fetching.held(source, source.ndim + d - rank, coord))
             blocks.append(tuple(block))
         return Fetch(slot, tuple(blocks))
 
@@ -201,9 +197,10 @@ class Windowed(Operator, abstract=True):
 
     def sending_axes(self) -> tuple[int, ...]:
         """Those that cut space."""
-        layout = self.layouts[self.slot(self.elements)]  # type: ignore[index]
+        if not self.fetches:
+            return ()
+        layout, rank = self.layouts[self.fetches[0].slot], len(self.windows)
         assert layout is not None
-        rank = len(self.windows)
         return tuple(sorted(axis for d in self.cut_space for axis in layout.axes_of(d - rank)))
 
 

@@ -118,3 +118,38 @@ def test_a_call_that_waits_for_the_device_is_left_to_the_plan(mesh: dtorch.Devic
     for _ in range(6):
         assert torch.equal(inverse(x).to_torch(), torch.eye(4, device="cuda") / 2)
     assert torch.equal((x + 1).to_torch(), torch.eye(4, device="cuda") * 2 + 1)  # the device goes on
+
+
+def test_replays_on_several_streams_wait_for_each_other(mesh: dtorch.DeviceMesh) -> None:
+    """They share buffers and memory of one pool; the first stream is late."""
+    model = network(mesh, 64, 40)
+    forward = forward_of(model)
+    inputs = [given(mesh, 4, 64, seed) for seed in range(12)]
+    with torch.no_grad():
+        expected = [model(x).to_torch() for x in inputs]
+    for x in inputs[:4]:
+        forward(x).to_torch()
+    assert programs(forward)[0].graphed is not None
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    torch.cuda.synchronize()
+    found = []
+    for i, x in enumerate(inputs):
+        with torch.cuda.stream(streams[i % 2]):
+            if i % 2 == 0:
+                torch.cuda._sleep(50_000_000)
+            found.append(forward(x))
+    torch.cuda.synchronize()
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a.to_torch(), b)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_each_device_captures_on_a_stream_of_its_own(mesh: dtorch.DeviceMesh) -> None:
+    for place in (mesh, dtorch.DeviceMesh("cuda", [1])):
+        model = network(place, 64, 40)
+        forward = forward_of(model)
+        for seed in range(6):
+            x = given(place, 4, 64, seed)
+            with torch.no_grad():
+                assert torch.equal(forward(x).to_torch(), model(x).to_torch())
+        assert ", a CUDA graph: by the launch model" in forward.why()

@@ -87,19 +87,23 @@ class Double:
 
     Attributes:
         done: names of what was asked, in order.
-        measured: what a run is said to take.
+        measured: what a run is said to take; None for an out of memory.
+        ordered: how often a replay was put behind the one before.
     """
 
     def __init__(self, *state: torch.Tensor) -> None:
         self.state = state
         self.done: list[str] = []
-        self.measured = Measured(2100 * US, 1 * US, 0)
+        self.measured: Measured | None = Measured(2100 * US, 1 * US, 0)
         self.graphs: list[Graph] = []
         self.fails = False
+        self.ordered = 0
 
     def measure(self, run: Callable[[], Any]) -> Measured:
         self.done.append("measure")
         run()
+        if self.measured is None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
         return self.measured
 
     def warm_up(self, run: Callable[[], Any]) -> None:
@@ -116,6 +120,9 @@ class Double:
             tensor.copy_(value)
         self.graphs.append(graph)
         return graph, graph.made
+
+    def order(self) -> None:
+        self.ordered += 1
 
     def free_bytes(self) -> int:
         return 2**30
@@ -207,7 +214,7 @@ def test_a_replay_is_one_launch_and_state_is_no_step_ahead(simulated: Double) ->
     seen = [count(distributed(torch.full((2,), float(n)))).to_torch()[0].item() for n in range(8)]
     assert seen == [0.0, 2.0, 6.0, 12.0, 20.0, 30.0, 42.0, 56.0]
     assert simulated.done == ["open cpu", "warm up", "measure", "capture"]
-    assert simulated.graphs[0].replays == 5
+    assert simulated.graphs[0].replays == simulated.ordered == 5
     assert count.why().startswith(
         "replayed: a plan of 12 calls, a CUDA graph: by the launch model 12 kernels"
     )
@@ -246,6 +253,23 @@ def test_where_it_does_not_pay_the_plan_runs(simulated: Double) -> None:
     double.instantiate()
     double(distributed(torch.ones(2)))
     assert len(simulated.graphs) == 1
+
+
+def test_copies_of_results_are_counted(simulated: Double) -> None:
+    """One input, two results, one of them in two parts of one memory."""
+    several = capture(lambda x: (drawn_out(x * 2), *drawn_out(x + 1).split(1)))
+    for _ in range(5):
+        several(distributed(torch.ones(2)))
+    assert ", a CUDA graph: by the launch model" in several.why()
+    assert several.why().endswith("as a graph with 3 copies of 0.0 MiB")
+
+
+def test_where_memory_is_short_the_plan_runs(simulated: Double) -> None:
+    simulated.measured = None
+    double = capture(lambda x: drawn_out(x * 2))
+    for _ in range(5):
+        assert double(distributed(torch.ones(2))).to_torch().tolist() == [2.0, 2.0]
+    assert double.why().endswith("no memory to measure the plan on copies of what it reads")
 
 
 def test_what_cannot_be_captured_runs_by_the_plan(simulated: Double) -> None:

@@ -66,6 +66,10 @@ class Door(Protocol):
         """A graph of a run, its memory from the door's pool, instantiated; and what the run gave."""
         ...
 
+    def order(self) -> None:
+        """Let what follows on the present stream wait for what the graphs were last replayed on."""
+        ...
+
     def free_bytes(self) -> int:
         """Of the device's memory."""
         ...
@@ -150,12 +154,12 @@ class GraphedPlan:
     """
 
     def __init__(self, run: Run, values: Sequence[Any], stays: int, door: Door) -> None:
+        self._door = door
         self._state = list(values[:stays])
         self._buffers = [value.clone() for value in values[stays:]]
-        kept = {_address(value) for value in self._state}
         self._graph, made = door.capture(lambda: run([*self._state, *self._buffers]))
         self._results: list[list[torch.Tensor]] = made
-        self._fresh = [part for parts in made for part in parts if _address(part) not in kept]
+        self._fresh = _fresh(made, self._state)
         self.nbytes = sum({_address(part): part.untyped_storage().nbytes() for part in self._fresh}.values())
         self.nbytes += sum(buffer.nbytes for buffer in self._buffers)
 
@@ -165,6 +169,7 @@ class GraphedPlan:
 
     def __call__(self, values: list[Any]) -> list[list[Any]]:
         """Copy what is new into place, replay, and copy the results out."""
+        self._door.order()
         for buffer, value in zip(self._buffers, values[len(self._state) :], strict=True):
             buffer.copy_(value)
         values.clear()
@@ -231,14 +236,18 @@ def graphed(
         run, values, stays, door: as for `GraphedPlan`. Neither measuring nor capturing changes state.
         calls: kernels of the plan.
     """
-    measured = _tried(run, values, door)
+    try:
+        measured, results = _tried(run, values, stays, door)
+    except torch.OutOfMemoryError:
+        reason = "no CUDA graph: there is no memory to measure the plan on copies of what it reads"
+        return None, Choice(False, 0.0, 0.0, reason)
     brought = [value.nbytes for value in values[stays:]]
     choice = choose(
         calls=calls,
         launch_s=measured.launch_s,
         execution_s=measured.execution_s,
-        copied_bytes=sum(brought),
-        copies=len(brought),
+        copied_bytes=sum(brought) + sum(results),
+        copies=len(brought) + len(results),
         pool_bytes=measured.peak_bytes + sum(brought),
         free_bytes=door.free_bytes(),
         bytes_per_second=door.bytes_per_second,
@@ -254,20 +263,44 @@ def graphed(
         return None, replace(choice, graphed=False, reason=reason)
 
 
-def _tried(run: Run, values: Sequence[Any], door: Door) -> Measured:
-    """Warm-up and measurement on copies, so that state is not a step ahead."""
+def _tried(run: Run, values: Sequence[Any], stays: int, door: Door) -> tuple[Measured, list[int]]:
+    """Warm-up and measurement on copies, so that state is not a step ahead; bytes of each result to copy."""
     copy = copier()
     scratch = [copy(value) for value in values]
-    door.warm_up(lambda: run(scratch.copy()))
-    return door.measure(lambda: run(scratch.copy()))
+    made: list[list[Any]] = []
+    door.warm_up(lambda: made.extend(run(scratch.copy())))
+    fresh = _fresh(made, scratch[:stays])
+    sizes = {_address(part): part.untyped_storage().nbytes() for part in fresh}
+    made.clear()
+    del fresh
+    return door.measure(lambda: run(scratch.copy())), list(sizes.values())
+
+
+def _fresh(made: Sequence[Sequence[Any]], state: Sequence[Any]) -> list[Any]:
+    """The parts of results that are no state, which the next replay writes over."""
+    kept = {_address(value) for value in state}
+    return [part for parts in made for part in parts if _address(part) not in kept]
 
 
 class Cuda:
-    """The door to CUDA of one device; its graphs share a pool of memory."""
+    """The door to CUDA of one device; its graphs share a pool of memory.
+
+    So they run one after the other, on whatever streams: `order`. They are captured on a stream of this
+    device, where torch's own is of the device that was captured on first.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._aside = torch.cuda.Stream(device)
+        self._last: torch.cuda.Stream | None = None
+
+    def order(self) -> None:
+        """Nothing where the present stream is that of the last replay."""
+        present = torch.cuda.current_stream(self.device)
+        if self._last is not None and self._last != present:
+            present.wait_stream(self._last)
+        self._last = present
 
     def measure(self, run: Callable[[], Any]) -> Measured:
         """Launches behind a kernel that sleeps, so that the device never waits for the host."""
@@ -289,7 +322,7 @@ class Cuda:
     def warm_up(self, run: Callable[[], Any]) -> None:
         """On a side stream, as torch asks for before a capture."""
         with torch.cuda.device(self.device):
-            side, present = torch.cuda.Stream(), torch.cuda.current_stream()
+            side, present = self._aside, torch.cuda.current_stream()
             side.wait_stream(present)
             with torch.cuda.stream(side):
                 run()
@@ -303,7 +336,7 @@ class Cuda:
                 graph = torch.cuda.CUDAGraph(keep_graph=True)
             except TypeError:  # an older torch instantiates when the capture ends
                 graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, self._pool, self._aside, capture_error_mode="thread_local"):
                 made = run()
             if hasattr(graph, "instantiate"):
                 graph.instantiate()

@@ -18,9 +18,10 @@ endif
 # Tests are repeatable: one torch thread per worker, string hashes the same in every worker.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONHASHSEED=0
 PINS := $(wildcard requirements/*.txt)
+NATIVE := $(wildcard src/dtorch/native/*.c)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench gpu-check snapshots rules coverage clean
+.PHONY: help demo test check bench gpu-check native snapshots rules coverage clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,6 +43,10 @@ bench: $(STAMP) ## measure the budgets, both sides in one run, into benchmarks/r
 gpu-check: $(STAMP) ## the tests that need a CUDA device, within five minutes
 	$(PY) -m benchmarks.gpu_check $(ARGS)
 
+# .venv has it already; for an environment of your own, or after a change of the C file.
+native: $(STAMP) ## compile the C that records calls made before, into src/
+	$(PY) -c "from setuptools import setup; setup()" -q build_ext --inplace
+
 snapshots: $(STAMP) ## write the listings of recorded graphs anew, tests/snapshots/
 	$(TEST_ENV) DTORCH_WRITE_SNAPSHOTS=1 $(PY) -m pytest -q tests/test_snapshots.py $(ARGS)
 
@@ -54,11 +59,11 @@ coverage: $(STAMP) ## try all of PyTorch's operator database, into docs/coverage
 	$(TEST_ENV) $(PY) -m tests.coverage $(ARGS)
 
 clean: ## remove .venv and the caches
-	rm -rf $(VENV) src/*.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) build src/*.egg-info src/dtorch/native/*.so .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # torch comes first and by its exact version: whatever is installed after it takes the torch it finds.
 # A python3 without ensurepip (Debian's, for one) still makes a .venv, with the pip it has.
-$(VENV)/.installed: $(PINS) pyproject.toml
+$(VENV)/.installed: $(PINS) $(NATIVE) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("dtorch needs Python 3.11 or newer, this is %s. Name another: make PYTHON=python3.12 ..." % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	@echo "making $(VENV), once (torch is the large part)"
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) 2>/dev/null || \

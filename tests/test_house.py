@@ -19,7 +19,7 @@ SRC = ROOT / "src" / "dtorch"
 # own floor and the floors listed before it. A name is a module or a folder directly under src/dtorch; `mesh`
 # stands for mesh_*.py too.
 FLOORS = (
-    ("errors", "options", "future", "version", "hidden"),
+    ("errors", "options", "future", "version", "hidden", "native"),
     ("inductor",),
     ("mesh", "placement", "layout", "spec", "redistribute"),
     ("op",),

@@ -10,20 +10,38 @@ from typing import Any
 
 import torch
 
-from dtorch.dispatch_door import DOORS, Door, door_of, handles_kind, name_of, parameters, scan, tensors_in
+from dtorch import native
+from dtorch.dispatch_door import (
+    DOORS,
+    FALSE,
+    TRUE,
+    Door,
+    door_of,
+    handles_kind,
+    name_of,
+    parameters,
+    scan,
+    tensors_in,
+)
 from dtorch.dispatch_mixed import carry_back, check_plain_writes, home, operands_at
 from dtorch.errors import UnsupportedError
+from dtorch.graph.constructor import GraphConstructor
 from dtorch.graph.graph import Graph
 from dtorch.graph.outputs import Results
-from dtorch.graph.recipe import Recipe
+from dtorch.graph.pending import Pending
+from dtorch.graph.recipe import OutputPlan, Recipe
+from dtorch.graph.rounds import INSIDE
+from dtorch.graph.settings import default_dtype, deterministic, imprecise
 from dtorch.op import registry
-from dtorch.op.operand import Operand, Scalar
+from dtorch.op.operand import Buffer, Operand, Scalar
 from dtorch.op.param import TorchCall
+from dtorch.op.start import Start
 from dtorch.tensor import Tensor, wrap
 
 _inference = torch.is_inference_mode_enabled
 _ORDINARY = object()
 _modes, _mode = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_mode
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 _NOT_TRACED = "only distributed inputs can be traced, and neither by torch.func.linearize nor by torch.export"
 
@@ -58,7 +76,9 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles_kind(registry.is_composite)
 def _decompose(func: Any, args: tuple, kwargs: dict) -> Any:
-    return func.decompose(*args, **kwargs)
+    if _COMPOSITE in func.py_kernels:
+        return func.py_kernels[_COMPOSITE](*args, **kwargs)
+    return func._op_dk(_COMPOSITE, *args, **kwargs)  # as `func.decompose`, which asks anew whether it may
 
 
 def _add(door: Door, args: tuple, kwargs: dict, key: list[Any], scalars: list[Scalar]) -> Any:
@@ -108,5 +128,36 @@ def _tensors(recipe: Recipe, results: Any, tensors: list[torch.Tensor], graph: G
     return recipe.returns(found)
 
 
+made_before = native.before(
+    dispatch,
+    doors=DOORS,
+    inside=INSIDE,
+    recipes=GraphConstructor._recipes,
+    Tensor=Tensor,
+    PlainTensor=torch.Tensor,
+    Operand=Operand,
+    Scalar=Scalar,
+    Start=Start,
+    Generator=torch.Generator,
+    Door=Door,
+    Graph=Graph,
+    Constructor=GraphConstructor,
+    Pending=Pending,
+    Recipe=Recipe,
+    OutputPlan=OutputPlan,
+    Buffer=Buffer,
+    true_key=TRUE,
+    false_key=FALSE,
+    make_wrapper=torch.Tensor._make_wrapper_subclass,
+    forbid_data_pointer=torch._C._set_throw_on_mutable_data_ptr,
+    num_modes=_modes,
+    current_backward=torch._C._current_graph_task_id,
+    default_dtype=default_dtype,
+    deterministic=deterministic,
+    imprecise=imprecise,
+    inference=_inference,
+)
+"""`dispatch`, with calls that were made before answered in C where that was compiled."""
+
 # Static, not a class method: what torch calls for each operator costs one look-up less.
-Tensor.__torch_dispatch__ = staticmethod(dispatch)
+Tensor.__torch_dispatch__ = staticmethod(made_before)

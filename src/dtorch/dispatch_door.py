@@ -20,7 +20,7 @@ _TENSOR = object()
 _INFINITE = float("inf")
 _GENERATOR = torch.Generator
 _INT = frozenset((int,))
-_TRUE, _FALSE = (bool, "True"), (bool, "False")
+TRUE, FALSE = (bool, "True"), (bool, "False")
 
 Handler = Callable[[Any, tuple, dict], Any]
 _HANDLERS: dict[Any, Handler] = {}
@@ -99,7 +99,7 @@ def scan(door: Door, args: tuple, kwargs: dict | None) -> tuple[list[Any], list[
     operands: list[Any] = []
     scalars: list[Scalar] = []
     graph, plain = None, True
-    for value in args if door.starts is None else door.starts.freed(args):
+    for position, value in enumerate(args if door.starts is None else door.starts.freed(args)):
         kind = type(value)
         if kind is Tensor:
             operand = value._operand
@@ -115,7 +115,7 @@ def scan(door: Door, args: tuple, kwargs: dict | None) -> tuple[list[Any], list[
             key.append(value)
         elif kind is list and _INT.issuperset(map(type, value)):
             key.append(tuple(value))
-        elif not _scan(kind, value, len(key) - 1, door, key, scalars):
+        elif not _scan(kind, value, position, door, key, scalars):
             plain = False
     if kwargs:
         for name, value in kwargs.items():
@@ -147,7 +147,7 @@ def _scan(
     elif kind is float:
         key.append(value.hex())
     elif kind is bool:
-        key.append(_TRUE if value else _FALSE)
+        key.append(TRUE if value else FALSE)
     elif kind is complex:
         key.append((kind, repr(value)))
     elif kind is Tensor:

@@ -5,6 +5,7 @@
     DTORCH_NUM_GPU_WHEN_ENABLE_DTENSOR_IN_SAME_DEVICE          8   how many it then stands for
     DTORCH_OPTIMIZE                                        exact   what may be compiled: exact, fast or off
     DTORCH_COMPILE_SECONDS                                   300   after which a compilation is given up
+    DTORCH_NATIVE                                              1   record calls made before in compiled C
 
 A variable is read each time it is asked for. One that is not set, or set to nothing, has its default.
 """
@@ -76,6 +77,15 @@ class GlobalOption:
         return _count("DTORCH_COMPILE_SECONDS", default=300)
 
     @staticmethod
+    def get_native() -> bool:
+        """Whether compiled C may record calls that were made before (`DTORCH_NATIVE`), read once, at import.
+
+        Raises:
+            OptionError: the variable is neither 0 nor 1.
+        """
+        return _flag("DTORCH_NATIVE", default=True)
+
+    @staticmethod
     def get_num_gpu() -> int:
         """How many GPUs a mesh can use here: those torch sees, or the simulated ones on the first."""
         present = torch.cuda.device_count()
@@ -111,12 +121,12 @@ class SdpaOption:
             )
 
 
-def _flag(variable: str) -> bool:
+def _flag(variable: str, default: bool = False) -> bool:
     text = os.environ.get(variable, "").strip().lower()
-    if text in _TRUE:
-        return True
-    if not text or text in _FALSE:
-        return False
+    if not text:
+        return default
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
     raise OptionError(f"{variable}={os.environ[variable]!r}: write 1 or 0")
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import dtorch
 from dtorch import Graph, Partial, Replicate, Shard
-from dtorch.graph import constructor as constructors
+from dtorch.graph.pending import Pending
 from dtorch.op.operand import Operand
 from tests.places import randn
 
@@ -147,7 +147,7 @@ def test_drawn_bytes_count_as_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     x = put(randn(64, 64))
     y = x + x
     constructor, nbytes = x.graph.constructor, 64 * 64 * 4
-    monkeypatch.setattr(constructors, "MAX_BYTES", 40 * nbytes)
+    monkeypatch.setattr(Pending, "max_bytes", 40 * nbytes)
     most = 0
     for _ in range(100):
         y = y + torch.rand_like(x)

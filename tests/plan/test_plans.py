@@ -12,6 +12,7 @@ import torch
 import dtorch
 from dtorch import DeviceMesh, Replicate, Shard
 from dtorch.graph import constructor
+from dtorch.graph.pending import Pending
 from dtorch.plan import cache
 from dtorch.testing import assert_tensor_equal as equal
 
@@ -315,7 +316,7 @@ def test_replicas_share_storage(graph: dtorch.Graph) -> None:
 
 def test_pending_bytes_are_bounded(x: dtorch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     (x + 1.0).to_torch()
-    monkeypatch.setattr(constructor, "MAX_BYTES", 20 * x._operand.nbytes)
+    monkeypatch.setattr(Pending, "max_bytes", 20 * x._operand.nbytes)
     held = [x + float(i) for i in range(100)]
     assert x.graph.constructor.pending.nbytes <= 20 * x._operand.nbytes
     assert sum(pending(t) for t in held) <= 20
@@ -325,7 +326,7 @@ def test_pending_bytes_are_bounded(x: dtorch.Tensor, monkeypatch: pytest.MonkeyP
 
 def test_the_number_of_pending_calls_is_bounded(x: dtorch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     x.t()
-    monkeypatch.setattr(constructor, "MAX_NODES", 30)
+    monkeypatch.setattr(Pending, "max_nodes", 30)
     y = x
     for _ in range(101):
         y = y.t()

@@ -25,7 +25,7 @@ from dtorch.graph.held import memory_note
 from dtorch.graph.logical_graph import node_of
 from dtorch.graph.outputs import Results, outputs_of
 from dtorch.graph.overlap import refuse_overlap
-from dtorch.graph.pending import MAX_BYTES, MAX_NODES, Pending
+from dtorch.graph.pending import Pending
 from dtorch.graph.recipe import OutputPlan, Recipe, Recipes
 from dtorch.graph.settings import Under, default_dtype, deterministic, imprecise
 from dtorch.op.operand import Failed, Operand, Parts, Scalar, copied
@@ -55,6 +55,18 @@ _ASKED = (
 class GraphConstructor:
     """Adds operators to one graph. Recipes are shared by all graphs, since they hold no values."""
 
+    __slots__ = (
+        "__weakref__",
+        "_around",
+        "_last_backward",
+        "_now",
+        "captured",
+        "eager",
+        "graph",
+        "pending",
+        "runner",
+        "tape",
+    )
     _recipes: ClassVar[Recipes] = Recipes()
 
     def __init__(self, graph: Graph, runner: Any, eager: bool) -> None:
@@ -98,7 +110,7 @@ class GraphConstructor:
             nodes = pending.nodes
             nodes.append((recipe, operands, (output,), users_place(3)))
             pending.nbytes += recipe.nbytes
-            if pending.nbytes > MAX_BYTES or len(nodes) > MAX_NODES:
+            if pending.nbytes > pending.max_bytes or len(nodes) > pending.max_nodes:
                 self.relieve()
             return recipe, output
         finally:
@@ -219,7 +231,7 @@ class GraphConstructor:
         pending = self.pending
         pending.nodes.append(node)
         pending.nbytes += node[0].nbytes
-        if pending.nbytes > MAX_BYTES or len(pending.nodes) > MAX_NODES:
+        if pending.nbytes > pending.max_bytes or len(pending.nodes) > pending.max_nodes:
             del node
             self.relieve()
 

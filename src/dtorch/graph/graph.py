@@ -47,6 +47,18 @@ class Graph:
     Two graphs are equal if they are the same one.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_policy",
+        "constructor",
+        "default_device_mesh",
+        "default_dtype",
+        "id",
+        "lock",
+        "recorders",
+        "syncing",
+    )
+
     runner_factory: Any = None
     factory_mode: Any = None
 

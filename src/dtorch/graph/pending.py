@@ -11,11 +11,6 @@ from typing import Any
 from dtorch.graph.settings import Settings
 from dtorch.op.operand import Failed, Operand
 
-MAX_BYTES = 256 * 2**20
-"""Bytes of outputs that may be pending: what a program makes and drops between two values it asks for."""
-MAX_NODES = 20_000
-"""A backstop for programs that make nothing but tiny tensors and never ask for one."""
-
 Node = tuple[Any, list[Any], tuple[Operand, ...], Any]
 
 
@@ -28,7 +23,15 @@ class Pending:
         converted: operands that hold a conversion recorded among the nodes.
         settings: what they were recorded under.
         failure: the first failure that nobody has been told of.
+        max_bytes: of outputs that may be pending: what a program makes and drops between two values it asks
+            for.
+        max_nodes: a backstop for programs that make nothing but tiny tensors and never ask for one.
     """
+
+    __slots__ = ("converted", "failure", "nbytes", "nodes", "settings")
+
+    max_bytes = 256 * 2**20
+    max_nodes = 20_000
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []

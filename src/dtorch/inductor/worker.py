@@ -19,6 +19,9 @@ import torch
 from dtorch.inductor import admission, stored
 from dtorch.inductor.listing import Listing, Refusal, compute
 
+NICE = 10
+"""By how much the process, and the compilers that it starts, stand back: nothing waits for them."""
+
 
 def compile_listing(listing: Listing, num_threads: int) -> tuple[Callable[[list[Any]], list[Any]], str]:
     """Compile a listing: the code (inputs to results), and its key in Inductor's cache, "" if it has none."""
@@ -101,6 +104,7 @@ def _end_with(parent: int) -> None:
 
 def main() -> None:
     """Answer requests, one line of JSON each, until there are no more."""
+    os.nice(NICE)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a compiler prints is no answer
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()

@@ -28,6 +28,7 @@ from dtorch.op.local import Local
 from dtorch.op.operand import Everywhere
 from dtorch.op.operator import Operator
 from dtorch.plan.explain import explain
+from dtorch.plan.facts import NONE, Facts
 from dtorch.plan.fuse.candidate import fuse_of
 from dtorch.plan.fuse.region import FusedCall, Waiting
 from dtorch.plan.passes.listed import Rewritten, rewritten
@@ -134,10 +135,6 @@ class Source:
         return f"[{', '.join(names)}]"
 
 
-Bind = Callable[[Source, Structure, Selection], None]
-"""Writes how a plan takes its inputs, and names them."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """A generated plan.
@@ -146,6 +143,7 @@ class Plan:
         rewritten: the sequence after passes.
         asked: the sequence as it was recorded, and what of it was to run.
         under: what it was written under, also where it is written anew.
+        facts: what was known of it beside.
         function: takes the bound operands' parts, returns the wanted operands' parts.
         node_of_line: for each line of its source (line 1 is the `def`) the node it belongs to, -1 for none.
         names: operand number -> variable of each device, in mesh order; of numbers, the variable everywhere.
@@ -156,6 +154,7 @@ class Plan:
     rewritten: Rewritten
     asked: tuple[Structure, Selection]
     under: State
+    facts: Facts
     function: Callable[[list[Any]], list[list[Any]]]
     node_of_line: list[int]
     names: dict[int, Any]
@@ -184,13 +183,14 @@ class Plan:
             return -1, {}
         return self.node_of_line[trace.tb_lineno - 1], trace.tb_frame.f_locals
 
-    def renewed(self, bind: Bind | None = None) -> Plan:
+    def renewed(self) -> Plan:
         """The plan written anew, with the regions that are compiled by now."""
         calls = [*self.rewritten.fused.values(), *(self.waiting.calls if self.waiting else ())]
         ready = {call.candidate.nodes: call for call in calls if call.is_compiled}
         refused = {call.candidate.nodes: call.why() for call in calls if not call.is_compiled}
-        found = rewritten(*self.asked, self.under, ready)._replace(waiting=())
-        return replace(compiled(found, self.asked, self.under, bind), refused={**self.refused, **refused})
+        found = rewritten(*self.asked, self.under, ready, self.facts)._replace(waiting=())
+        plan = compiled(found, self.asked, self.under, self.facts)
+        return replace(plan, refused={**self.refused, **refused})
 
     @property
     def operators(self) -> list[Operator]:
@@ -210,26 +210,25 @@ class Plan:
         return explain(self)
 
 
-def generate(structure: Structure, selection: Selection, under: State, bind: Bind | None = None) -> Plan:
+def generate(structure: Structure, selection: Selection, under: State, facts: Facts = NONE) -> Plan:
     """Write and compile a plan, after the passes that are on."""
-    return compiled(rewritten(structure, selection, under), (structure, selection), under, bind)
+    found = rewritten(structure, selection, under, {}, facts)
+    return compiled(found, (structure, selection), under, facts)
 
 
-def compiled(
-    found: Rewritten, asked: tuple[Structure, Selection], under: State, bind: Bind | None = None
-) -> Plan:
+def compiled(found: Rewritten, asked: tuple[Structure, Selection], under: State, facts: Facts = NONE) -> Plan:
     """Compile the plan of a sequence as it stands."""
-    source = write(found.structure, found.selection, bind, found.fused)
+    source = write(found.structure, found.selection, facts.bind, found.fused)
     space = dict(source.constants)
     exec(compile(source.text, _FILE, "exec"), space)  # of slots and names that this module wrote
     waiting = Waiting(found.waiting) if found.waiting else None
-    return Plan(found, asked, under, space["plan"], source.node_of, source.names, waiting)
+    return Plan(found, asked, under, facts, space["plan"], source.node_of, source.names, waiting)
 
 
 def write(
     structure: Structure,
     selection: Selection,
-    bind: Bind | None = None,
+    bind: Callable[..., None] | None = None,
     fused: Mapping[int, FusedCall] = {},
 ) -> Source:
     """The source of a plan; its inputs are the parts of the bound operands, unless `bind` takes others."""

@@ -14,8 +14,10 @@ from dtorch.graph.confirm import explain, line_of
 from dtorch.graph.graph import Graph
 from dtorch.graph.settings import Settings, Under
 from dtorch.op.operand import Everywhere, Failed, Operand, Parts
+from dtorch.plan.blocks import Blocks
 from dtorch.plan.cache import note
 from dtorch.plan.codegen import generate
+from dtorch.plan.facts import Facts
 from dtorch.plan.passes import state
 from dtorch.plan.structure import Selection, Structure
 from dtorch.redistribute.local_work import LocalWork
@@ -91,11 +93,19 @@ class Program:
         seen = [source.which for n, source in self.sources.items() if n in roots and source.kind == "made"]
         kept = {*seen, *(result.which for result in self.results if result.kind == "made")}
         self.passing = [number for number in range(len(self.tape.made)) if number not in kept]
+        read = {id(source.which) for source in self.sources.values() if source.kind == "gradient"}
+        self.renewed = [
+            (leaf, spec)
+            for leaf, number in self.gradients
+            if id(leaf) not in read and (spec := self.structure.spec(number)) is not None
+        ]
         self.touched = [source for source in self.written if source.kind not in ("plain", "made")]
         written = {source.which[1] for source in self.written if source.kind == "plain"}
         steady = {n: self.steady.tensors[n] for n in self.steady.numbers - written}
         self.inputs = Inputs(self.graph, self.sources, self.hoisted, steady, self.numbers)
-        self.plan = generate(self.structure, self.selection, state.present().exact, self.inputs.bind)
+        self.blocks = Blocks()
+        facts = Facts(self.inputs.bind, self.blocks)
+        self.plan = generate(self.structure, self.selection, state.present().exact, facts)
         self.run = CompiledPlan(self.plan, len(self.numbers), self.name)
         self.graphed: GraphedPlan | None = None
         self.choice = ""
@@ -136,10 +146,10 @@ class Program:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that only this recording holds: plain tensors that no replay changes, and a CUDA graph's."""
+        """Bytes that only this recording holds: plain tensors that stay, free blocks, and a CUDA graph's."""
         held = [self.steady.tensors[number].untyped_storage() for number in self.steady.numbers]
         steady = sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
-        return steady + (0 if self.graphed is None else self.graphed.nbytes)
+        return steady + self.blocks.nbytes + (0 if self.graphed is None else self.graphed.nbytes)
 
     def differs(self, other: Program) -> str:
         """Why another capture of the same function is not this one; nothing where it is."""
@@ -207,10 +217,16 @@ class Program:
                 values = self.inputs.values(arguments, plain, numbers, parts)
                 for number in self.passing:  # or its memory would stay until the end
                     parts[number] = []
+                for leaf, _ in self.renewed:  # the old one's memory is for the new one
+                    _set_grad(leaf, None)
                 try:
                     made = self._run(values)
                 except Exception as error:
-                    raise self._explained(error, arguments) from None
+                    failure = self._explained(error, arguments)
+                    for leaf, spec in self.renewed:
+                        _set_grad(leaf, wrap(Operand(spec, Failed(failure)), self.graph))
+                    raise failure from None
+                self.blocks.settle()
             for source in self.touched:
                 operand = source.operand(arguments)
                 operand.converted = None
@@ -224,7 +240,7 @@ class Program:
 
     def _fuse(self) -> None:
         """Put regions that are compiled into the plan, which its numbers keep from being compiled whole."""
-        self.plan = self.plan.renewed(self.inputs.bind)
+        self.plan = self.plan.renewed()
         self.run = CompiledPlan(self.plan, len(self.numbers), self.name)
 
     def _run(self, values: list[Any]) -> list[list[Any]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from dtorch.op.operator import Operator
+from dtorch.plan.facts import NONE, Facts
 from dtorch.plan.structure import Selection, Structure
 from dtorch.spec import Spec
 
@@ -51,6 +52,7 @@ class Draft:
         candidates: the regions that were found.
         waiting: those that are to be compiled.
         fused: those that run compiled, by their last node.
+        facts: what is known beside the structure.
     """
 
     prepare: ClassVar[Callable[..., Any]]
@@ -61,8 +63,10 @@ class Draft:
         selection: Selection,
         mode: str = "exact",
         ready: Mapping[tuple[int, ...], Any] = {},
+        facts: Facts = NONE,
     ) -> None:
         self.recorded = structure
+        self.facts = facts
         self.mode = mode
         self.ready = ready
         self.candidates: list[Any] = []

@@ -11,11 +11,13 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from dtorch.errors import UnsupportedError
+from dtorch.plan.facts import NONE, Facts
 from dtorch.plan.fuse.fusion import FUSION
 from dtorch.plan.passes import state
 from dtorch.plan.passes.dead import DEAD
 from dtorch.plan.passes.draft import Change, Draft
 from dtorch.plan.passes.equal import EQUAL
+from dtorch.plan.passes.kept import KEPT
 from dtorch.plan.passes.overlap import OVERLAP
 from dtorch.plan.passes.redistributes import REDISTRIBUTES
 from dtorch.plan.passes.reuse import REUSE
@@ -24,7 +26,7 @@ from dtorch.plan.passes.state import State
 from dtorch.plan.passes.table import Pass
 from dtorch.plan.structure import Selection, Structure
 
-PASSES: tuple[Pass, ...] = (EQUAL, ADD_FIRST, SINKING, REDISTRIBUTES, DEAD, OVERLAP, FUSION, REUSE)
+PASSES: tuple[Pass, ...] = (EQUAL, ADD_FIRST, SINKING, REDISTRIBUTES, DEAD, OVERLAP, FUSION, REUSE, KEPT)
 """In the order in which they run; `dead` stands for what was never selected to run, too."""
 
 
@@ -48,7 +50,11 @@ class Rewritten(NamedTuple):
 
 
 def rewritten(
-    structure: Structure, selection: Selection, under: State, ready: Mapping[tuple[int, ...], Any] = {}
+    structure: Structure,
+    selection: Selection,
+    under: State,
+    ready: Mapping[tuple[int, ...], Any] = {},
+    facts: Facts = NONE,
 ) -> Rewritten:
     """Run the passes that are on.
 
@@ -56,8 +62,9 @@ def rewritten(
         structure, selection: the sequence as recorded, and what of it is to run.
         under: tells which are.
         ready: compiled regions by their nodes.
+        facts: what is known of it beside.
     """
-    draft = Draft(structure, selection, under.mode, ready)
+    draft = Draft(structure, selection, under.mode, ready, facts)
     for one in PASSES:
         if under.runs(one.name, one.modes):
             one.run(draft)

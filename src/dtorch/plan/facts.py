@@ -1,0 +1,24 @@
+"""What is known of a sequence beside its structure where it is captured, and runs again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dtorch.plan.blocks import Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a captured sequence; of others, nothing.
+
+    Attributes:
+        bind: writes how the plan takes its inputs, see `plan/codegen.py`; None for one list of parts.
+        blocks: memory that is kept from run to run.
+    """
+
+    bind: Callable[..., None] | None = None
+    blocks: Blocks | None = None
+
+
+NONE = Facts()

@@ -1,50 +1,110 @@
-"""Models against torch eager and torch.compile: a step of GPT-2's smallest, the small Llama decoding."""
+"""Models against torch eager and torch.compile: a step of GPT-2's smallest, the demo's Llama.
+
+Ours is captured, compiled under "fast" as far as that goes, and replayed, on one device and on two virtual
+ones; the plain side has one. Each row makes its own models at its first measure.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.bench_compiled import lazily
 from benchmarks.bench_llama import _model
-from benchmarks.harness import Row
+from benchmarks.harness import Row, ran
+from benchmarks.sides import captured, compiled, lazily
 
-TOKENS = 16
+EAGER, COMPILE = "torch eager", "torch.compile"
+BOTH = ((COMPILE, 1.1), (EAGER, 1.0))
+TOKENS = 32
+"""Decoded in one measure, after the cache has been emptied."""
+TEXT = torch.arange(64).view(2, 32)
+HEADS, HEAD = 4, 32
+"""Of the small Llama's keys and values."""
+
+
+class Cut(NamedTuple):
+    """How a model lies on a mesh.
+
+    Attributes:
+        name: in a row.
+        axis: of the mesh.
+        size: devices.
+    """
+
+    name: str
+    axis: str
+    size: int
+
+
+ONE, DATA, TENSOR = Cut("1 device", "tp", 1), Cut("2 devices, dp", "dp", 2), Cut("2 devices, tp", "tp", 2)
 
 
 def rows() -> Iterator[Row]:
-    for size in (1, 2):
-        devices = f"{size} device{'s' * (size > 1)}"
-        for against, budget in (("torch eager", 1.1), ("torch.compile", 1.25)):
-            if size > 1 and against == "torch.compile":
-                continue  # which takes a minute to compile it, and has one device anyway
+    yield from _steps()
+    yield from _forwards()
+    yield from _decoding()
+    yield from _generating()
+
+
+def _mesh(cut: Cut) -> Any:
+    import dtorch
+
+    return dtorch.init_device_mesh("cpu", (cut.size,), mesh_dim_names=(cut.axis,))
+
+
+def _batch(ids: torch.Tensor, cut: Cut) -> torch.Tensor:
+    import dtorch
+    from dtorch import Replicate, Shard
+
+    return dtorch.Tensor(ids, device_mesh=_mesh(cut), placements=[Shard(0) if cut is DATA else Replicate()])
+
+
+# -- training -----------------------------------------------------------------------------------------------
+
+
+def _steps() -> Iterator[Row]:
+    """forward, backward and AdamW of 124 million parameters."""
+    for cut in (ONE, DATA, TENSOR):
+        for against, budget in ((EAGER, 1.1), (COMPILE, 1.25)):
+            if cut is not ONE and against is COMPILE:
+                continue  # which takes most of a minute to compile it, and has one device anyway
             yield Row(
-                name=f"GPT-2-small training step, 2 x 32 tokens, {devices}, replayed",
+                name=f"GPT-2-small training step, 2 x 32 tokens, {cut.name}, replayed",
                 against=against,
                 budget=budget,
-                ours=lazily(lambda size=size: _gpt2_ours(size)),
-                theirs=lazily(lambda against=against: _gpt2_theirs(against == "torch.compile")),
-                repeats=3,
+                ours=lazily(lambda cut=cut: _step_of_ours(cut)),
+                theirs=lazily(lambda against=against: _step_of_theirs(against)),
+                repeats=5,
                 warmups=1,
             )
-        for against, budget in (("torch eager", 2.3), ("torch.compile(model)", 2.3)):
-            yield Row(
-                name=f"small Llama decoding {TOKENS} tokens by generate, {devices}",
-                against=against,
-                budget=budget * size,
-                ours=lazily(lambda size=size: _decode(size, False)),
-                theirs=lazily(lambda against=against: _decode(0, against != "torch eager")),
-                repeats=5,
-                warmups=3,
-            )
 
 
-def _gpt2() -> torch.nn.Module:
+def _gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
     config = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, n_positions=64, use_cache=False)
     return GPT2LMHeadModel(config)
+
+
+def _gpt2_plan(cut: Cut, hidden: int) -> dict[str, Any]:
+    """Megatron's; the fused qkv projection holds three matrices side by side, and each is cut."""
+    from dtorch import Layout, Shard
+
+    if cut is not TENSOR:
+        return {}
+    whole, qkv = Layout.replicate, ((3, ()), (hidden, (0,)))
+    return {
+        "*.attn.c_attn.weight": whole((2,), (hidden, 3 * hidden)).with_dim(1, qkv),
+        "*.attn.c_attn.bias": whole((2,), (3 * hidden,)).with_dim(0, qkv),
+        "*.attn.c_proj.weight": {"tp": Shard(0)},
+        "*.mlp.c_fc.weight": {"tp": Shard(1)},
+        "*.mlp.c_fc.bias": {"tp": Shard(0)},
+        "*.mlp.c_proj.weight": {"tp": Shard(0)},
+        "*.wte.weight": {"tp": Shard(0)},
+    }
 
 
 def _step(model: Any, optimizer: torch.optim.Optimizer) -> Callable[[torch.Tensor], None]:
@@ -56,43 +116,172 @@ def _step(model: Any, optimizer: torch.optim.Optimizer) -> Callable[[torch.Tenso
     return step
 
 
-TEXT = torch.arange(64).view(2, 32)
-
-
-def _gpt2_ours(size: int) -> Callable[[], object]:
+def _step_of_ours(cut: Cut) -> Callable[[], object]:
     import dtorch
-    from dtorch import Replicate, Shard
 
-    mesh = dtorch.init_device_mesh("cpu", (size,), mesh_dim_names=("dp",))
-    model = dtorch.parallelize(_gpt2(), mesh, {})
-    step = dtorch.capture(_step(model, torch.optim.AdamW(model.parameters())))
-    text = dtorch.Tensor(TEXT, device_mesh=mesh, placements=[Shard(0) if size > 1 else Replicate()])
-    step.capture(text)
-    return lambda: step(text)
-
-
-def _gpt2_theirs(compiling: bool) -> Callable[[], object]:
     plain = _gpt2()
-    model = torch.compile(plain, dynamic=False) if compiling else plain
+    model = dtorch.parallelize(plain, _mesh(cut), _gpt2_plan(cut, plain.config.n_embd))
+    step, text = _step(model, torch.optim.AdamW(model.parameters())), _batch(TEXT, cut)
+    run = captured(step, "fast", text)
+    return lambda: run(text)
+
+
+def recorded_step() -> Callable[[], object]:
+    """Ours on one device as it is called, without a capture."""
+    import dtorch
+
+    model = dtorch.parallelize(_gpt2(), _mesh(ONE), {})
+    step, text = _step(model, torch.optim.AdamW(model.parameters())), _batch(TEXT, ONE)
+
+    def run() -> None:
+        step(text)
+        text.graph.sync()  # type: ignore[attr-defined]
+
+    return run
+
+
+def _step_of_theirs(against: str) -> Callable[[], object]:
+    plain = _gpt2()
+    model = compiled(plain) if against is COMPILE else plain
     step = _step(model, torch.optim.AdamW(plain.parameters()))
     return lambda: step(TEXT)
 
 
-def _decode(size: int, compiling: bool) -> Callable[[], object]:
-    """Tokens by `generate`, greedily; size 0 is torch."""
+# -- the demo's Llama ---------------------------------------------------------------------------------------
+
+
+def _forwards() -> Iterator[Row]:
+    """Logits of one token, as in decoding without a cache, and of the demo's batch."""
+    one, many = torch.zeros(1, 1, dtype=torch.long), torch.arange(512).remainder(256).view(8, 64)
+    sizes = {"": (one, 5, (ONE, TENSOR)), ", 8 x 64 tokens": (many, 1, (ONE, DATA, TENSOR))}
+    for what, (ids, calls, cuts) in sizes.items():
+        for cut in cuts:
+            for against, budget in ((COMPILE, 0.65), (EAGER, 0.35)) if ids is one else BOTH:
+                yield Row(
+                    name=f"small Llama forward{what}, {cut.name}, compiled and replayed",
+                    against=against,
+                    budget=budget * cut.size if ids is one else budget,
+                    ours=lazily(lambda cut=cut, ids=ids: _forward_of_ours(cut, ids), calls),
+                    theirs=lazily(lambda against=against, ids=ids: _forward_of_theirs(against, ids), calls),
+                )
+
+
+def _llama(cut: Cut) -> Any:
     import dtorch
 
-    model: Any = _model().eval()
-    ids = torch.zeros(1, 4, dtype=torch.long)
-    if size:
-        mesh = dtorch.init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))
-        model = dtorch.parallelize(model, mesh, "auto" if size > 1 else {})
-        ids = dtorch.Tensor(ids, device_mesh=mesh)
-    elif compiling:
-        model.forward = torch.compile(model.forward)  # sizes grow, so they become symbols
+    return dtorch.parallelize(_model().eval(), _mesh(cut), "auto" if cut is TENSOR else {})
+
+
+def _forward(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    @torch.no_grad()
+    def forward(ids: torch.Tensor) -> torch.Tensor:
+        return model(ids, use_cache=False).logits
+
+    return forward
+
+
+def _forward_of_ours(cut: Cut, ids: torch.Tensor) -> Callable[[], object]:
+    x = _batch(ids, cut)
+    run = captured(_forward(_llama(cut)), "fast", x)
+    return lambda: run(x)
+
+
+def recorded_forward(batch: int, length: int) -> Callable[[], object]:
+    """Ours on one device as it is called, without a capture."""
+    forward, x = _forward(_llama(ONE)), _batch(torch.zeros(batch, length, dtype=torch.long), ONE)
 
     def run() -> object:
+        return ran(forward(x))
+
+    return run
+
+
+def _forward_of_theirs(against: str, ids: torch.Tensor) -> Callable[[], object]:
+    plain = _model().eval()
+    forward = _forward(compiled(plain) if against is COMPILE else plain)
+    return lambda: forward(ids)
+
+
+def _decoding() -> Iterator[Row]:
+    """Greedily, with a static cache, as docs/capture.md shows; on two devices it is cut by heads."""
+    for cut in (ONE, TENSOR):
+        for against, budget in BOTH:
+            yield Row(
+                name=f"small Llama decoding {TOKENS} tokens, static cache, {cut.name}, compiled and replayed",
+                against=against,
+                budget=budget,
+                ours=lazily(lambda cut=cut: _decoding_of_ours(cut)),
+                theirs=lazily(lambda against=against: _decoding_of_theirs(against)),
+                warmups=3,
+            )
+
+
+def _cache() -> Any:
+    from transformers import StaticCache
+
+    cache = StaticCache(_model().config, max_cache_len=2 * TOKENS)
+    cache.early_initialization(1, HEADS, HEAD, torch.float32, "cpu")
+    return cache
+
+
+def _next_token(model: Any, cache: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    @torch.no_grad()
+    def next_token(ids: torch.Tensor) -> torch.Tensor:
+        return model(ids, cache=cache).logits[:, -1:].argmax(-1)
+
+    return next_token
+
+
+def _loop(step: Callable[..., torch.Tensor], cache: Any, first: torch.Tensor) -> Callable[[], object]:
+    """A text from the cache's start; its last token is read."""
+
+    def run() -> int:
+        cache.reset()
+        token = first
+        for _ in range(TOKENS):
+            token = step(token)
+        return int(token.item())
+
+    return run
+
+
+def _decoding_of_ours(cut: Cut) -> Callable[[], object]:
+    import dtorch
+    from dtorch import Replicate, Shard
+
+    mesh, first = _mesh(cut), _batch(torch.zeros(1, 1, dtype=torch.long), cut)
+    with dtorch.device_mesh(mesh):
+        cache = _cache()
+    placement = Shard(1) if cut is TENSOR else Replicate()
+    for layer in cache.layers:
+        layer.keys = layer.keys.redistribute(mesh, [placement])
+        layer.values = layer.values.redistribute(mesh, [placement])
+    return _loop(captured(_next_token(_llama(cut), cache), "fast", first), cache, first)
+
+
+def _decoding_of_theirs(against: str) -> Callable[[], object]:
+    cache = _cache()
+    step = _next_token(_model().eval(), cache)
+    step = compiled(step) if against is COMPILE else step
+    return _loop(step, cache, torch.zeros(1, 1, dtype=torch.long))
+
+
+def _generating() -> Iterator[Row]:
+    """The same by `generate` with its growing cache, recorded at each token."""
+    yield Row(
+        name="small Llama decoding 16 tokens by generate, 1 device",
+        against=EAGER,
+        budget=2.3,
+        ours=lazily(lambda: _generate(_llama(ONE), _batch(torch.zeros(1, 4, dtype=torch.long), ONE))),
+        theirs=lazily(lambda: _generate(_model().eval(), torch.zeros(1, 4, dtype=torch.long))),
+        repeats=5,
+        warmups=3,
+    )
+
+
+def _generate(model: Any, ids: torch.Tensor) -> Callable[[], object]:
+    def run() -> object:
         with torch.no_grad():
-            return model.generate(ids, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False)
+            return model.generate(ids, max_new_tokens=16, min_new_tokens=16, do_sample=False)
 
     return run

@@ -25,11 +25,13 @@ class Row:
         beyond    ours - theirs, in `unit`
         error     |ours / theirs - 1|
         absolute  ours, in `unit`; `theirs` is None
+
+    A budget of None: the row is measured for the picture, and held against nothing.
     """
 
     name: str
     against: str
-    budget: float
+    budget: float | None
     ours: Measure
     theirs: Measure | None
     compare: Literal["ratio", "beyond", "error", "absolute"] = "ratio"
@@ -46,13 +48,13 @@ class Result:
     against: str
     compare: str
     unit: str
-    budget: float
+    budget: float | None
     ours: tuple[float, ...]
     theirs: tuple[float, ...]
     ours_median: float
     theirs_median: float | None
     value: float
-    ok: bool
+    ok: bool | None
 
 
 def timed(function: Callable[[], object], calls: int = 1) -> Measure:
@@ -114,7 +116,7 @@ def judge(row: Row, ours: list[float], theirs: list[float]) -> Result:
         ours_median=ours_median,
         theirs_median=theirs_median,
         value=value,
-        ok=value <= row.budget,
+        ok=None if row.budget is None else value <= row.budget,
     )
 
 
@@ -136,6 +138,15 @@ def show(value: float | None, unit: str) -> str:
     }[unit]
     scale, name = next((pair for pair in scales if abs(value) >= pair[0]), scales[-1])
     return f"{value / scale:.3g} {name}".rstrip()
+
+
+def value_text(compare: str, unit: str, value: float | None) -> str:
+    """A row's value or budget: as a ratio, in per cent, or with its unit; nothing for no budget."""
+    if value is None:
+        return ""
+    if compare == "error":
+        return f"{100 * value:.1f} %"
+    return f"{value:.2f}x" if compare == "ratio" else show(value, unit)
 
 
 def chosen(rows: Iterator[Row], words: list[str]) -> list[Row]:

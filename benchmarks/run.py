@@ -3,6 +3,7 @@
     make bench                         every row
     make bench ARGS="redistribute"     rows whose name holds the word
     make bench ARGS="--list"           what there is
+    make bench ARGS="--quick"          each row once, kept nowhere: whether all can be measured
 
 Each `bench_*.py` here has `rows()`, see harness.py. Results go to `benchmarks/results/DATE.json` (--no-save
 keeps none). Exit status 1 if a row could not be measured; a missed budget is shown, and no error.
@@ -11,6 +12,7 @@ keeps none). Exit status 1 if a row could not be measured; a missed budget is sh
 import argparse
 import dataclasses
 import datetime
+import gc
 import importlib
 import json
 import sys
@@ -23,10 +25,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks import machine
-from benchmarks.harness import Result, Row, chosen, measure, show, steps
+from benchmarks.harness import Result, Row, chosen, measure, show, steps, value_text
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+VERDICTS = {True: "[green]ok[/]", False: "[bold red]missed[/]", None: ""}
 
 
 def modules() -> list[str]:
@@ -46,25 +49,20 @@ def discover(words: list[str], failures: dict[str, str]) -> list[Row]:
 
 
 def run(rows: list[Row], failures: dict[str, str], console: Console) -> list[Result]:
-    """Measures `rows` under a progress bar; a row that raises is put into `failures`."""
+    """Measures `rows` under a progress bar and empties the list; a row that raises is put into `failures`."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     results = []
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=sum(map(steps, rows)))
-        for row in rows:
+        while rows:  # a row that has been measured lets go of its models
+            row = rows.pop(0)
+            gc.collect()
             progress.update(task, description=row.name)
             try:
                 results.append(measure(row, lambda: progress.advance(task)))
             except Exception:  # as above
                 failures[row.name] = traceback.format_exc()
     return results
-
-
-def value_text(result: Result, value: float) -> str:
-    """A value or a budget of `result`, as a ratio, in per cent, or with its unit."""
-    if result.compare == "error":
-        return f"{100 * value:.1f} %"
-    return f"{value:.2f}x" if result.compare == "ratio" else show(value, result.unit)
 
 
 def table(results: list[Result]) -> Table:
@@ -76,9 +74,9 @@ def table(results: list[Result]) -> Table:
             show(result.ours_median, result.unit),
             result.against,
             show(result.theirs_median, result.unit),
-            value_text(result, result.value),
-            value_text(result, result.budget),
-            "[green]ok[/]" if result.ok else "[bold red]missed[/]",
+            value_text(result.compare, result.unit, result.value),
+            value_text(result.compare, result.unit, result.budget),
+            VERDICTS[result.ok],
         )
     return drawn
 
@@ -104,19 +102,22 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only rows whose name holds one of these")
     parser.add_argument("--list", action="store_true", help="list the rows, measure nothing")
     parser.add_argument("--no-save", action="store_true", help="write no result file")
+    parser.add_argument("--quick", action="store_true", help="measure each row once; write no result file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     console = Console()
 
     failures: dict[str, str] = {}
     rows = discover(options.words, failures)
+    if options.quick:
+        rows = [dataclasses.replace(row, repeats=1, warmups=0) for row in rows]
     if options.list:
         for row in rows:
             console.print(f"{row.name}  [dim]against {row.against}[/]")
     else:
         results = run(rows, failures, console)
         console.print(table(results))
-        if results and not options.no_save:
+        if results and not (options.no_save or options.quick):
             console.print(f"written to {save(results).relative_to(HERE.parent)}")
     for name, text in failures.items():
         console.print(f"[bold red]{name} could not be measured[/]\n{text}", highlight=False)

@@ -1,11 +1,19 @@
 """The benchmark harness: what it measures, in which order, and that a budget can be missed."""
 
 import importlib
+import io
+import json
+import weakref
+from functools import partial
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from benchmarks.harness import Row, chosen, measure, show, steps
-from benchmarks.run import modules
+from benchmarks import figures
+from benchmarks.bench_fusion import rank_correlation
+from benchmarks.harness import Row, chosen, measure, show, steps, value_text
+from benchmarks.run import modules, run
 
 
 def constant(value: float, log: list[str], name: str):
@@ -82,3 +90,55 @@ def test_values_are_shown_in_their_unit(value: float | None, unit: str, text: st
 @pytest.mark.parametrize("name", modules())
 def test_every_module_has_rows(name: str) -> None:
     assert callable(importlib.import_module(f"benchmarks.{name}").rows)
+
+
+def test_a_row_without_a_budget_is_shown_and_not_judged() -> None:
+    result = measure(Row("r", "it", None, lambda: 3.0, lambda: 2.0, repeats=1))
+    assert (result.value, result.ok) == (1.5, None)
+    assert value_text("ratio", "s", result.budget) == ""
+
+
+def test_measured_rows_let_go_of_what_they_hold() -> None:
+    made = Held()
+    alive, seen = weakref.ref(made), []
+    rows = [
+        Row("first", "it", 1.0, partial(made.measure), None, compare="absolute", repeats=1),
+        Row("second", "it", 1.0, lambda: seen.append(alive()) or 0.0, None, compare="absolute", repeats=1),
+    ]
+    del made
+    assert len(run(rows, {}, Console(file=io.StringIO()))) == 2
+    assert set(seen) == {None}
+
+
+class Held:
+    def measure(self) -> float:
+        return 1.0
+
+
+def written(folder: Path, date: str, *values: tuple[str, float]) -> None:
+    rows = [
+        {"name": name, "against": "it", "unit": "s", "compare": "ratio", "ours_median": value,
+         "theirs_median": 1.0, "value": value, "budget": None}
+        for name, value in values
+    ]  # fmt: skip
+    (folder / f"{date}.json").write_text(json.dumps({"rows": rows}))
+
+
+def test_the_newest_figure_of_each_row_is_shown(tmp_path: Path) -> None:
+    written(tmp_path, "2026-01-01T000000Z", ("chain", 2.0), ("step", 3.0))
+    written(tmp_path, "2026-01-02T000000Z", ("chain", 0.5))
+    found = figures.newest(tmp_path)
+    assert figures.lines(found, "chain") == ["chain  500 ms  it  1 s  0.50x"]
+    assert [row["file"] for row in found.values()] == ["2026-01-02T000000Z.json", "2026-01-01T000000Z.json"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ([1.0, 2.0, 3.0], [10.0, 20.0, 21.0], 1.0),
+        ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0], -1.0),
+        ([1.0, 1.0, 3.0], [1.0, 2.0, 9.0], 3**0.5 / 2),  # ranks 1.5, 1.5, 3 and 1, 2, 3
+    ],
+)
+def test_rank_correlation(a: list[float], b: list[float], expected: float) -> None:
+    assert rank_correlation(a, b) == pytest.approx(expected)

@@ -1,0 +1,68 @@
+"""The newest figure of each row, from the dated files: what the pages print.
+
+python -m benchmarks.figures GPT-2 Llama     rows whose name holds one of the words
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import show, value_text
+
+RESULTS = Path(__file__).parent / "results"
+Rows = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+def newest(folder: Path = RESULTS) -> Rows:
+    """Each row by (name, against), as the last file that holds it has it, with the file's name."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.json")):
+        for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+            found[row["name"], row["against"]] = {**row, "file": path.name}
+    return found
+
+
+def lines(rows: Rows, *words: str) -> list[str]:
+    """A line a row: what, ours, against what, theirs, value, budget if there is one."""
+    cells = [
+        (
+            name,
+            show(row["ours_median"], row["unit"]),
+            against,
+            show(row["theirs_median"], row["unit"]),
+            value_text(row["compare"], row["unit"], row["value"]),
+            value_text(row["compare"], row["unit"], row["budget"]),
+        )
+        for (name, against), row in rows.items()
+        if any(word in name for word in words)
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+
+
+def chain_lines(rows: Rows) -> list[str]:
+    """The element-wise chain: a line a size."""
+    from benchmarks.bench_chain import SIZES, STEPS
+
+    found = [
+        f"{'floats':>6} {'compiled':>9} {'eager':>7} {'compile':>8} {'copy':>6} {'recorded':>9} {'eager':>7}"
+    ]
+    for size in SIZES:
+        name = f"{STEPS}-step chain, {size} fp32"
+        ours = [
+            rows[f"{name}, compiled", against] for against in ("torch eager", "torch.compile", "one copy")
+        ]
+        fused = rows[f"{name}, recorded and fused", "torch eager"]
+        eager, compiled, copy = (f"{row['value']:.2f}x" for row in ours)
+        times = [show(row["ours_median"], "s") for row in (ours[0], fused)]
+        last = f"{fused['value']:.2f}x"
+        found.append(f"{size:>6} {times[0]:>9} {eager:>7} {compiled:>8} {copy:>6} {times[1]:>9} {last:>7}")
+    return found
+
+
+if __name__ == "__main__":
+    print(*lines(newest(), *(sys.argv[1:] or [""])), sep="\n")

@@ -17,7 +17,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look() -> int:
     """One frame below the caller, as a call of the program's is."""
-    return rounds.present()
+    return rounds.present().number
 
 
 def twice() -> list[int]:
@@ -96,3 +96,41 @@ def test_a_generator_goes_round_with_whom_it_serves() -> None:
     found = [(next(source), look()) for _ in range(3)]
     assert all(a == b for a, b in found[1:])
     assert len({a for a, _ in found}) >= 2
+
+
+class Inner(torch.nn.Module):
+    def forward(self) -> rounds.Round:
+        return rounds.present()
+
+
+class Outer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self) -> list[rounds.Round]:
+        return [rounds.present(), self.inner(), rounds.present()]
+
+
+def test_a_module_has_its_turn_again_from_another_line_or_in_another_round() -> None:
+    model = Outer()
+    first = model()
+    between = rounds.present()
+    second = model()
+    assert [now.again for now in (*first, between)] == [False] * 4
+    assert [now.in_module for now in (*first, between)] == [True] * 3 + [False]
+    assert [now.again for now in second] == [True] * 3
+    assert not Inner()().again  # it was inside of another one
+    assert len({now.number for now in (*first, between, *second)}) == 1
+
+
+def test_a_round_knows_the_one_before() -> None:
+    def here() -> rounds.Round:
+        return rounds.present()
+
+    found = []
+    for _ in range(4):
+        found.append(here())
+        here()
+    assert [now.before for now in found[:2]] == [None, None]
+    assert [now.before for now in found[2:]] == [now.number for now in found[1:3]]

@@ -10,6 +10,7 @@ import torch
 import dtorch
 from dtorch.graph.constructor import GraphConstructor
 from dtorch.plan import cache
+from dtorch.plan.pieces import MIN_NODES
 from tests.models.test_models import MESHES, MODELS, VOCABULARY, batch_for, built, on
 
 transformers = pytest.importorskip("transformers")
@@ -87,32 +88,40 @@ def test_training_makes_no_plan_after_the_third_step() -> None:
     assert counts[2:] == [counts[2]] * 5, counts
 
 
-@pytest.mark.parametrize("kind", ["static", "growing"])
+@pytest.mark.parametrize("kind", ["static", "static on the mesh", "growing"])
 def test_generating_makes_no_plan_after_the_second_token(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Only calls on what grows are interpreted then: `input_ids` and its mask, and the cache if it does."""
+    """Nor after the third, where the cache grows. What is interpreted then grows, or is short."""
     GraphConstructor.forget()
+    cache.forget()
     _, model, mesh = built("llama", "dp x tp")
     ids = torch.randint(1, VOCABULARY, (2, 5), generator=torch.Generator().manual_seed(1))
-    counts: list[tuple[int, int]] = []
-    interpreted: list[int] = []
+    made: list[int] = []
+    lengths: list[list[int]] = []
     interpret = cache.interpret
 
     def counting(running: Any, nodes: Any, *args: Any) -> None:
-        interpreted.append(len(nodes))
+        lengths[-1].append(len(nodes))
         interpret(running, nodes, *args)
 
     class Counting(transformers.LogitsProcessor):
         def __call__(self, input_ids: Any, scores: Any) -> Any:
             """As often as there are tokens, before each."""
-            counts.append((dtorch.plan_stats().made, sum(interpreted)))
-            interpreted.clear()
+            made.append(dtorch.plan_stats().made)
+            lengths.append([])
             return scores
 
+    lengths.append([])
     monkeypatch.setattr(cache, "interpret", counting)
     options = {"disable_compile": True, "do_sample": False, "logits_processor": [Counting()]}
     if kind == "static":
         options["cache_implementation"] = "static"
+    elif kind == "static on the mesh":
+        options["cache"] = transformers.StaticCache(config=model.config, max_cache_len=5 + 64)
+        with dtorch.device_mesh(mesh):
+            options["cache"].early_initialization(2, 2, 8, torch.float32, torch.device("cpu"))
     model.eval().generate(on(mesh, ids), max_new_tokens=64, **options)
-    assert len(counts) == 64
-    assert {made for made, _ in counts[2:]} == {counts[2][0]}, counts
-    assert max(nodes for _, nodes in counts[3:]) <= 8, counts
+    assert len(made) == 64
+    settled = 2 if kind == "growing" else 1
+    assert made[settled:] == [made[settled]] * (64 - settled), made
+    assert max(max(found) for found in lengths[3:64]) < MIN_NODES, lengths
+    assert max(sum(found) for found in lengths[3:64]) <= 12, lengths

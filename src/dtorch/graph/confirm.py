@@ -10,7 +10,7 @@ import msgspec
 
 from dtorch import redistribute
 from dtorch.errors import DtorchError, OperatorError, PlacementError
-from dtorch.graph import rounds
+from dtorch.graph import lines, rounds
 from dtorch.graph.recipe import OutputPlan, Recipe
 from dtorch.graph.rounds import INSIDE
 from dtorch.op.call import meta_of
@@ -139,7 +139,9 @@ def confirm(recipe: Recipe, results: list[list[Any]]) -> None:
             )
     recipe.outputs = tuple(plans)
     recipe.checked = True
-    recipe.meet(users_place(), rounds.present())
+    place, now = users_place(), rounds.present()
+    lines.enter(place, now)
+    recipe.meet(place, now)
     _allow_recording(recipe)
 
 

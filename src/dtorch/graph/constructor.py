@@ -17,7 +17,7 @@ import torch
 
 from dtorch import redistribute
 from dtorch.errors import CaptureError
-from dtorch.graph import aliasing, conversion, described, drawing
+from dtorch.graph import aliasing, conversion, described, drawing, lines, trial
 from dtorch.graph.build import Surroundings, build
 from dtorch.graph.confirm import confirm, explain, users_place
 from dtorch.graph.conversion import convert
@@ -149,6 +149,8 @@ class GraphConstructor:
         recipe = self._recipes.get(full_key)
         if recipe is None:
             recipe = self._build(full_key, operands, make, self._around)
+        if lazy and not recipe.checked and key[0] is not None:
+            trial.confirm_ahead(self, recipe, operands, plain)
         if lazy and recipe.lazy and (not plain or self._snapshot(recipe, operands, plain)):
             results: Results | None = self._record(recipe, operands, users_place(2))
         elif lazy and not plain and drawing.may_wait(self, recipe):
@@ -323,9 +325,10 @@ class GraphConstructor:
 
     @classmethod
     def forget(cls) -> None:
-        """Drop all recipes, as in a new process."""
+        """Drop all recipes and what is known of lines, as in a new process."""
         cls._recipes.clear()
         conversion.forget()
+        lines.forget()
 
     # -- running --------------------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from dtorch.graph import lines
+from dtorch.graph.rounds import Round
 from dtorch.layout import Layout
 from dtorch.op.operator import Operator
 from dtorch.op.param import TorchCall
@@ -134,19 +136,21 @@ class Recipe:
         self.described = False
         self.fault: Exception | None = None
 
-    def meet(self, place: Any, round_number: int) -> bool:
-        """Note that a line makes the call in a round of the program; whether it did in an earlier one.
+    def meet(self, place: Any, now: Round) -> bool:
+        """Note that a line makes the call now; whether the call will come again.
 
-        Rounds are counted by `rounds.py`. A call of an earlier round will come again. Where sizes grow, a
-        line makes another call in each round: for all layers of a model in the same one, also where those of
-        the first layer, being new, run at once.
+        One that was made in an earlier round will. Where sizes grow, a line makes another call in each round:
+        for all layers of a model in the same one, also where those of the first layer, being new, run at
+        once. `lines.py` tells which new ones to expect again.
         """
         last = self.places.get(place)
-        if last is None and len(self.places) < MAX_PLACES:
-            self.places[place] = last = round_number, False
-        elif last is not None and last[0] != round_number:
-            self.places[place] = last = round_number, True
-        return last is not None and last[1]
+        if last is None:
+            lines.note(place, now)
+            if len(self.places) < MAX_PLACES:
+                self.places[place] = now.number, False
+        elif last[0] != now.number:
+            self.places[place] = last = now.number, True
+        return (last is not None and last[1]) or lines.returns(place, now)
 
 
 class Recipes(OrderedDict[Any, Recipe]):

@@ -152,7 +152,7 @@ def _run_pieces(nodes: list[Any], pieces: list[Piece]) -> None:
             numbered = Numbered(piece.nodes)
             structure = Structure.of(piece.nodes, numbered)
             selection, key = selected(structure, piece.flags), (numbered.key, state.present())
-            plan = _plan_for(key, structure, selection, piece.flags, piece.familiar)
+            plan = _plan_for(key, structure, selection, piece.flags, piece.familiar, piece.short)
             if plan is not None:
                 structure, selection = plan.structure, plan.selection
             _run(Running(structure, selection, numbered, piece.flags), plan, numbered, piece.nodes)
@@ -225,14 +225,22 @@ def _count_hit(key: Any) -> None:
 
 
 def _plan_for(
-    key: Any, structure: Structure, selection: Selection, flags: Flags, make: bool = False
+    key: Any,
+    structure: Structure,
+    selection: Selection,
+    flags: Flags,
+    make: bool = False,
+    only_made: bool = False,
 ) -> Plan | None:
-    """A plan that makes these outputs; one is made if told so, or else the second time it is asked for."""
+    """A plan that makes these outputs; one is made if told so, or else the second time it is asked for.
+
+    None is where only those that have been made will do.
+    """
     with _LOCK:
         known = _KNOWN.get(key) or Known(structure, {})
         plan = known.plans.get(flags) or _with_more(known, selection)
         if plan is None:
-            if not make and not _is_met(hash((key, flags))):
+            if only_made or not (make or _is_met(hash((key, flags)))):
                 return None
             plan = generate(known.structure, selection, state.present())
             _STATS.made += 1

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 from dtorch.graph import rounds
 from dtorch.plan.structure import Flags, Selection, Structure
 
+MIN_NODES = 8
+"""A piece of fewer calls is interpreted: a plan gains less than looking at what is new beside it takes."""
+
 
 class Piece(NamedTuple):
     """Nodes that run together, which of their outputs are wanted, and whether the calls are familiar."""
@@ -20,6 +23,11 @@ class Piece(NamedTuple):
     nodes: list[Any]
     flags: Flags
     familiar: bool
+
+    @property
+    def short(self) -> bool:
+        """Whether it is not worth a plan."""
+        return len(self.nodes) < MIN_NODES
 
 
 def pieces_of(nodes: list[Any], structure: Structure, selection: Selection) -> list[Piece]:
@@ -30,11 +38,11 @@ def pieces_of(nodes: list[Any], structure: Structure, selection: Selection) -> l
         structure: of it.
         selection: what of it is to run.
     """
-    number = rounds.present()
+    now = rounds.present()
 
     def is_familiar(node: int) -> bool:
         recipe, _, _, place = nodes[node]
-        return recipe.meet(place, number)
+        return recipe.meet(place, now)
 
     groups = [(key, list(group)) for key, group in groupby(selection.nodes, is_familiar)]
     wanted = set(selection.wanted)

@@ -159,6 +159,16 @@ def _seconds(graph: dtorch.Graph, work: Callable[[], list[Any]]) -> float:
     return min(taken)
 
 
+def test_sums_that_arrive_on_the_cpu_are_there(mesh: dtorch.DeviceMesh, conversions: Conversions) -> None:
+    """The parts are added on the cpu, which may read them as soon as they are brought."""
+    values = torch.randn(1 << 20, device="cuda")
+    x = dtorch.Tensor(values, mesh, [Partial()])
+    conversions.before = busy
+    for _ in range(4):
+        moved = (x * 2.0).redistribute(dtorch.DeviceMesh("cpu", [0, 1]), [Replicate()])
+        torch.testing.assert_close(moved.to_torch(), values.cpu() * 2)
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 def test_several_gpus_wait_for_each_other(graph: dtorch.Graph, conversions: Conversions) -> None:
     mesh = dtorch.DeviceMesh("cuda", [0, 1])

@@ -250,11 +250,14 @@ def _put(target: torch.Tensor, picks: tuple[Pick, ...], addends: list[torch.Tens
 
 def _sum_into(target: torch.Tensor, addends: list[torch.Tensor]) -> None:
     """Writes the sum of `addends`, first to last, to `target`; the "sum" of bools is any of them."""
+    on_gpu = target.is_cuda  # to a cpu a copy must be waited for: its value may be read at once
     if len(addends) == 1:
-        # To a cpu a copy must be waited for: its value may be read at once.
-        target.copy_(addends[0], non_blocking=target.is_cuda and addends[0].is_cuda)
+        target.copy_(addends[0], non_blocking=on_gpu and addends[0].is_cuda)
         return
-    near = [a if a.device == target.device else a.to(target.device, non_blocking=a.is_cuda) for a in addends]
+    near = [
+        a if a.device == target.device else a.to(target.device, non_blocking=on_gpu and a.is_cuda)
+        for a in addends
+    ]
     wide = sum_dtype(target.dtype)
     if wide is not target.dtype:
         total = near[0].to(wide)

@@ -16,6 +16,7 @@ import gc
 import importlib
 import json
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -81,8 +82,8 @@ def table(results: list[Result]) -> Table:
     return drawn
 
 
-def save(results: list[Result]) -> Path:
-    """Writes the results, dated, with what they were measured on."""
+def save(results: list[Result], seconds: float) -> Path:
+    """Writes the results, dated, with what they were measured on and how long it took."""
     now = datetime.datetime.now(datetime.UTC)
     path = RESULTS / f"{now:%Y-%m-%dT%H%M%SZ}.json"
     content = {
@@ -90,6 +91,7 @@ def save(results: list[Result]) -> Path:
         "machine": machine.machine(),
         "versions": machine.versions(),
         "commit": machine.commit(HERE.parent),
+        "seconds": round(seconds),
         "rows": [dataclasses.asdict(result) for result in results],
     }
     RESULTS.mkdir(exist_ok=True)
@@ -115,10 +117,13 @@ def main() -> int:
         for row in rows:
             console.print(f"{row.name}  [dim]against {row.against}[/]")
     else:
+        start = time.perf_counter()
         results = run(rows, failures, console)
+        seconds = time.perf_counter() - start
         console.print(table(results))
+        console.print(f"{len(results)} rows in {seconds / 60:.1f} minutes")
         if results and not (options.no_save or options.quick):
-            console.print(f"written to {save(results).relative_to(HERE.parent)}")
+            console.print(f"written to {save(results, seconds).relative_to(HERE.parent)}")
     for name, text in failures.items():
         console.print(f"[bold red]{name} could not be measured[/]\n{text}", highlight=False)
     return 1 if failures else 0

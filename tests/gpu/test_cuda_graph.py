@@ -120,6 +120,33 @@ def test_a_call_that_waits_for_the_device_is_left_to_the_plan(mesh: dtorch.Devic
     assert torch.equal((x + 1).to_torch(), torch.eye(4, device="cuda") * 2 + 1)  # the device goes on
 
 
+@pytest.mark.models
+def test_decoding_as_a_graph_gives_the_tokens_of_generate(mesh: dtorch.DeviceMesh) -> None:
+    """The cache is state that a replay writes in place, the token what each call brings."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 128}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=8, num_key_value_heads=4)
+    config.update({"initializer_range": 0.2, "eos_token_id": None, "pad_token_id": 0})
+    plain = transformers.LlamaForCausalLM(config).cuda().eval()
+    prompt = torch.tensor([[5, 7, 11]], device="cuda")
+    expected = plain.generate(prompt, max_new_tokens=24, do_sample=False)[:, 3:]
+    model = dtorch.parallelize(plain, mesh, {})
+    cache = transformers.StaticCache(config, max_cache_len=32)
+    with dtorch.device_mesh(mesh):
+        cache.early_initialization(1, num_heads=4, head_dim=8, dtype=torch.float32, device="cuda")
+
+    @torch.no_grad()
+    def next_token(ids: torch.Tensor) -> torch.Tensor:
+        return model(ids, cache=cache).logits[:, -1:].argmax(-1)
+
+    step = capture(next_token)
+    tokens = [next_token(dtorch.Tensor(prompt, device_mesh=mesh))]
+    while len(tokens) < 24:
+        tokens.append(step(tokens[-1]))
+    assert torch.equal(torch.cat(tokens, 1).to_torch(), expected)
+    assert ", a CUDA graph: by the launch model" in step.why()
+
+
 def test_replays_on_several_streams_wait_for_each_other(mesh: dtorch.DeviceMesh) -> None:
     """They share buffers and memory of one pool; the first stream is late."""
     model = network(mesh, 64, 40)

@@ -50,6 +50,12 @@ DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "dropout twice": lambda x: F.dropout(F.dropout(x * 2, 0.3), 0.6) * 3,
     "dropout of columns": lambda x: F.dropout(x.t() * 2, 0.3).t() + 1,
     "dropout of everything": lambda x: F.dropout(x * 2, 1.0),
+    "native_dropout": lambda x: torch.native_dropout(x * 2, 0.3, True)[0] * 3,
+    "native_dropout of columns": lambda x: torch.native_dropout(x.t() * 2, 0.3, None)[0].t() * 3,
+    "its mask": lambda x: torch.native_dropout(x * 2, 0.3, True)[1] * x,
+    "native_dropout of everything": lambda x: torch.native_dropout(x * 2, 1.0, True)[0] + x,
+    "native_dropout outside of training": lambda x: torch.native_dropout(x * 2, 0.3, False)[0] * 3,
+    "dropout without gradients": torch.inference_mode()(lambda x: F.dropout(x * 2, 0.3) * 3),
     "alpha_dropout": lambda x: F.alpha_dropout(x * 2, 0.3, True) * 3,
     "dropout1d": lambda x: F.dropout1d(x.view(2, 3, 8) * 2, 0.5),
     "rand_like": lambda x: torch.rand_like(x * 2) + x,
@@ -125,6 +131,34 @@ def test_what_is_pending_waits(placements: str) -> None:
     assert names == ["Mul", "Div", "Mul", "Add"]  # what the mask overwrites is not made
 
 
+@pytest.mark.parametrize("placements", PLACEMENTS)
+def test_what_a_kernel_with_dropout_waits_for(placements: str) -> None:
+    x = put(randn(6, 8), placements)
+    heads = put(randn(2, 2, 4, 8), "rows" if placements == "rows" else "whole")
+    for _ in range(3):
+        y, _ = torch.native_dropout(x * 2, 0.3, True)
+        names = pending(y)
+        y.to_torch()
+        with torch.inference_mode():
+            attended = F.scaled_dot_product_attention(heads * 2, heads, heads, dropout_p=0.4)
+            waiting = pending(attended)
+            attended.to_torch()
+    assert names == ["Mul", "Mul", "Mul"]
+    assert waiting.count("Mul") == 5
+    assert "Dropout" not in waiting
+
+
+def test_gradients_of_native_dropout() -> None:
+    full = randn(6, 8)
+    for _ in range(3):
+        grads = []
+        for x in (put(full.clone()).detach().requires_grad_(), full.clone().requires_grad_()):
+            torch.manual_seed(1)
+            (torch.native_dropout(x * 2, 0.3, True)[0] ** 2).sum().backward()
+            grads.append(x.grad)
+        assert torch.equal(grads[0].to_torch(), grads[1])
+
+
 def test_a_model_with_dropout_is_one_sequence() -> None:
     torch.manual_seed(0)
     layers = [torch.nn.Linear(8, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)]
@@ -176,11 +210,12 @@ def test_draws_keep_nothing_alive() -> None:
     assert alive() == before
 
 
-def test_a_captured_function_draws_at_each_call() -> None:
-    plain = randn(6, 8)
-    step = dtorch.capture(lambda x: F.dropout(x * 2, 0.5) + 1)
+@pytest.mark.parametrize("name", ["dropout", "native_dropout", "its mask"])
+def test_a_captured_function_draws_at_each_call(name: str) -> None:
+    plain, draw = randn(6, 8), DRAWS[name]
+    step = dtorch.capture(lambda x: draw(x))
     torch.manual_seed(5)
-    expected = [F.dropout(plain * 2, 0.5) + 1 for _ in range(6)]
+    expected = [draw(plain) for _ in range(6)]
     torch.manual_seed(5)
     with torch.no_grad():
         for value in expected:

@@ -140,7 +140,7 @@ class Called:
         return self.arguments.get("dropout_p") != 0.0  # attention draws for its dropout alone
 
     def draws_alone(self) -> bool:
-        """Whether all that the operator gives or writes is random, and depends on no value."""
+        """Whether what the operator draws depends on no value: it may be drawn before the operator runs."""
         return False
 
     def to_bytes(self) -> bytes:

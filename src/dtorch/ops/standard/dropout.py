@@ -1,6 +1,6 @@
 """Dropout: elements set to 0 with chance p, the others scaled, and its gradient.
 
-    y = x mask / (1 - p)        dx = dy mask / (1 - p)
+    y = (x mask) s        dx = dy mask s        s = 1 / (1 - p), 0 where p is 1
 
 Shapes      x [...] -> y [...], mask [...] of bools
 FLOPs       bound by memory
@@ -11,8 +11,9 @@ Placements  on one mesh axis, for every dim d
     S(d)    S(d)    S(d)            S(d)    S(d)    S(d)
                                     P       R       P
 
-The mask is one draw for the whole tensor (`random.py`), each device taking its part. A pending sum comes
-first: the mask of one device is not that of another.
+The mask is one draw for the whole tensor (`random.py`), each device taking its part; on cpu it may be drawn
+when the call is made, before x is known (`graph/drawing.py`). A pending sum comes first: the mask of one
+device is not that of another.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ class Dropout(Operator):
         return Choice((layout,), (layout, layout))
 
     def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
-        """Draw with ones; each device scales its own values by its part."""
+        """Draw for ones; each device masks and scales its own values, in torch's order."""
         x = self.inputs[0]
         assert x is not None
         if x.layout.is_replicate:
-            outputs[0][:] = self._draw(inputs[0][0])
+            outputs[0][:] = self._call(inputs[0][0])
             for out in outputs[1:]:
                 out[:] = outputs[0]
             return
@@ -61,12 +62,38 @@ class Dropout(Operator):
         ones = torch.empty_strided(
             spec.shape, spec.stride, dtype=spec.dtype, device=inputs[0][0].device
         ).fill_(1)
-        scale, mask = self._draw(ones)
-        scales, masks = dealt(scale, x.layout, self.mesh), dealt(mask, x.layout, self.mesh)
+        masks = dealt(self._call(ones)[1], x.layout, self.mesh)
         for local, out, coord in zip(inputs, outputs, group.coords, strict=True):
-            out[:] = [local[0] * scales[coord], masks[coord]]
+            out[:] = [local[0].mul(masks[coord]).mul_(self.scale), masks[coord]]
 
-    def _draw(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    @property
+    def scale(self) -> float:
+        """What kept values are multiplied by: 1 outside of training; on cpu torch rounds it to x's dtype."""
+        x, kept = self.inputs[0], 1.0 - self.arguments["p"]
+        assert x is not None
+        if not self.draws():
+            return 1.0
+        scale = 0.0 if kept == 0 else 1.0 / kept
+        return torch.tensor(scale, dtype=x.spec.dtype).item() if self.mesh.device_type == "cpu" else scale
+
+    def draws(self) -> bool:
+        """In training."""
+        return self.arguments["train"] is not False
+
+    def draws_alone(self) -> bool:
+        """The mask on cpu, which torch draws by itself; torch gives x back where there is nothing to mask."""
+        x = self.inputs[0]
+        assert x is not None
+        return self.draws() and self.mesh.device_type == "cpu" and x.spec.numel > 0
+
+    def draw(self, others: Sequence[Any]) -> torch.Tensor:
+        """The mask of the whole tensor, as torch's kernel draws it on cpu."""
+        mask = self.outputs[1]
+        assert mask is not None
+        whole = torch.empty_strided(mask.spec.shape, mask.spec.stride, dtype=torch.bool)
+        return whole.bernoulli_(1.0 - self.arguments["p"])
+
+    def _call(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.call.func(x, self.arguments["p"], self.arguments["train"])
 
 

@@ -74,10 +74,11 @@ def test_like_torch(name: str, mesh: tuple[int, ...], way: Any) -> None:
     assert_like_torch(BOTH[name], [X], mesh, [way])
 
 
-@pytest.mark.parametrize(("name", "mesh", "way"), over(MOVES, 1))
+# Pending sums are added up in another order.
+@pytest.mark.parametrize(
+    ("name", "mesh", "way"), [case for case in over(MOVES, 1) if "P" not in case.values[2]]
+)
 def test_what_moves_keeps_its_bits(name: str, mesh: tuple[int, ...], way: Any) -> None:
-    if "P" in way:
-        return  # summed up in another order
     assert torch.equal(plain(MOVES[name](place(X.detach(), mesh, way))), MOVES[name](X.detach()))
 
 
@@ -188,7 +189,7 @@ def test_a_described_mesh_prices_it() -> None:
 
 
 def test_taps_of_many_gaps() -> None:
-    """Every third element: what lies between is taken along only where a device holds it."""
+    """Every third element: nothing that lies between."""
     taps = Taps.of(30, torch.arange(0, 30, 3))
     assert taps.reads((0, 3)) == ((0, 1), (3, 4), (6, 7))
     assert taps.read_by((3, 7)) == ((1, 3),)

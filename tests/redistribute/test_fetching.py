@@ -10,7 +10,7 @@ from dtorch.layout import Layout
 from dtorch.mesh import DeviceMesh
 from dtorch.op.group import Group
 from dtorch.op.local import Local
-from dtorch.redistribute.fetching import held, received
+from dtorch.redistribute.fetching import closed, held, received
 from tests.support import cases
 
 MESHES = [(2,), (3,), (5,), (2, 2), (2, 3)]
@@ -38,16 +38,23 @@ def drawn(seed: int) -> tuple[Layout, DeviceMesh, list[tuple]]:
         block: list = [None, None, None]
         for dim in (0, 1):
             if chance.random() < 0.7:
-                start = chance.randrange(-2, 7)
-                block[dim] = (start, start + chance.randrange(0, 6))
+                block[dim] = intervals(chance)
         blocks.append(tuple(block))
     return layout, mesh, blocks
+
+
+def intervals(chance: random.Random) -> tuple[tuple[int, int], ...]:
+    """None, one or two, ascending, also beyond the ends of a dim and empty."""
+    ends = sorted(chance.sample(range(-2, 11), 2 * chance.randrange(0, 3)))
+    found = tuple(zip(ends[::2], ends[1::2], strict=True))
+    at = chance.randrange(-2, 7)
+    return found or ((at, at),) * chance.randrange(0, 2)
 
 
 def expected(full: torch.Tensor, layout: Layout, block: tuple, coord: tuple[int, ...]) -> torch.Tensor:
     """Element by element."""
     for dim, asked in enumerate(block):
-        runs = layout.local_indices(dim, coord) if asked is None else [asked]
+        runs = layout.local_indices(dim, coord) if asked is None else asked
         columns = []
         for i in (i for start, stop in runs for i in range(start, stop)):
             inside = 0 <= i < layout.shape[dim]
@@ -79,7 +86,8 @@ def test_received_is_what_is_not_held(seed: int) -> None:
         wanted, kept = 1, 1
         for dim, asked in enumerate(block):
             have = {i for start, stop in layout.local_indices(dim, coord) for i in range(start, stop)}
-            ask = have if asked is None else set(range(*asked)) & set(range(layout.shape[dim]))
+            runs = [] if asked is None else [set(range(*run)) for run in asked]
+            ask = have if asked is None else set().union(*runs) & set(range(layout.shape[dim]))
             wanted, kept = wanted * len(ask), kept * len(ask & have)
         assert count == wanted - kept
 
@@ -89,10 +97,25 @@ def test_a_part_that_is_the_block_is_not_copied() -> None:
     mesh = DeviceMesh("cpu", [0, 1, 2])
     parts = redistribute.split(torch.randn(7, 2), layout, mesh)
     group = Group([Local(coord, None, (), {}) for coord in mesh.coords])
-    own = [(held(layout, 0, coord), None) for coord in mesh.coords]
+    own = [((held(layout, 0, coord),), None) for coord in mesh.coords]
     assert all(a is b for a, b in zip(group.fetch(parts, layout, own), parts, strict=True))
 
 
 @pytest.mark.parametrize(("index", "wanted"), [(0, (0, 2)), (2, (4, 5)), (3, (0, 0))])
 def test_held(index: int, wanted: tuple[int, int]) -> None:
     assert held(Layout.of((4,), [[(5, (0,))]]), 0, (index,)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("runs", "mine", "wanted"),
+    [
+        (((0, 1), (3, 4), (6, 7)), (0, 7), ((0, 7),)),
+        (((0, 1), (3, 4), (6, 7)), (0, 3), ((0, 4), (6, 7))),
+        (((0, 1), (3, 4)), (2, 4), ((0, 1), (3, 4))),
+        (((0, 1), (3, 4)), (1, 3), ((0, 4),)),
+        (((2, 5),), (0, 0), ((2, 5),)),
+        ((), (0, 7), ()),
+    ],
+)
+def test_what_lies_between_is_asked_for_where_it_is_held(runs: tuple, mine: tuple, wanted: tuple) -> None:
+    assert closed(runs, mine) == wanted

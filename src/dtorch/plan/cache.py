@@ -232,9 +232,9 @@ def _plan_for(
     make: bool = False,
     only_made: bool = False,
 ) -> Plan | None:
-    """A plan that makes these outputs; one is made if told so, or else the second time it is asked for.
+    """A plan that makes these outputs, or None; with `only_made` no new one is made.
 
-    None is where only those that have been made will do.
+    One is made at once with `make`, or else the second time it is asked for.
     """
     with _LOCK:
         known = _KNOWN.get(key) or Known(structure, {})

@@ -21,7 +21,7 @@ Interval = tuple[int, int]
 """(start, stop)"""
 
 Runs = tuple[Interval, ...]
-"""Intervals one behind the other."""
+"""Intervals one behind the other, ascending."""
 
 Block = tuple[Runs | None, ...]
 """For every dim of a tensor the intervals asked for, or None for what is held."""

@@ -37,7 +37,7 @@ _MAKERS = ELEMENT_WISE | {"aten.mm", "aten.bmm", "aten.addmm", "aten.relu", "ate
 
 @cache
 def out_of(func: Any) -> Any | None:
-    """The overload that writes what `func` gives into a tensor it is given, and that tensor's name."""
+    """The overload that writes what `func` gives into a tensor it is given; None where there is none."""
     wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
     packet = func.overloadpacket
     for kind in packet.overloads():

@@ -54,6 +54,7 @@ DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "native_dropout of columns": lambda x: torch.native_dropout(x.t() * 2, 0.3, None)[0].t() * 3,
     "its mask": lambda x: torch.native_dropout(x * 2, 0.3, True)[1] * x,
     "native_dropout of everything": lambda x: torch.native_dropout(x * 2, 1.0, True)[0] + x,
+    "native_dropout of nothing": lambda x: torch.native_dropout(x[:0] * 2, 0.3, True)[1] * 3,
     "native_dropout outside of training": lambda x: torch.native_dropout(x * 2, 0.3, False)[0] * 3,
     "dropout without gradients": torch.inference_mode()(lambda x: F.dropout(x * 2, 0.3) * 3),
     "alpha_dropout": lambda x: F.alpha_dropout(x * 2, 0.3, True) * 3,

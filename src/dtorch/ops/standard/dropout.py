@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from dtorch.layout import Layout
+from dtorch.op.call import OutputMeta
 from dtorch.op.choice import Choice
 from dtorch.op.group import Group
 from dtorch.op.operator import Operator
@@ -37,6 +38,14 @@ class Dropout(Operator):
     torch_ops = ("aten.native_dropout",)
     kinds = "Dropout"
     needs_siblings = True
+
+    def infer_output_meta_info(self) -> list[OutputMeta | None]:
+        """As torch's meta kernel says, but on cpu the mask of nothing has x's dtype."""
+        found = super().infer_output_meta_info()
+        x = self.inputs[0]
+        if x is None or x.spec.numel or self.mesh.device_type != "cpu":
+            return found
+        return [found[0], found[1] and found[1]._replace(dtype=x.spec.dtype)]
 
     def place(
         self, pinned: frozenset[int] = frozenset(), held: Mapping[int, Sequence[Layout]] = {}
@@ -77,14 +86,13 @@ class Dropout(Operator):
         return torch.tensor(scale, dtype=x.spec.dtype).item() if self.mesh.device_type == "cpu" else scale
 
     def draws(self) -> bool:
-        """In training."""
-        return self.arguments["train"] is not False
+        """In training, if there is something to draw for."""
+        x = self.inputs[0]
+        return self.arguments["train"] is not False and x is not None and x.spec.numel > 0
 
     def draws_alone(self) -> bool:
-        """The mask on cpu, which torch draws by itself; torch gives x back where there is nothing to mask."""
-        x = self.inputs[0]
-        assert x is not None
-        return self.draws() and self.mesh.device_type == "cpu" and x.spec.numel > 0
+        """The mask on cpu, which torch draws by itself."""
+        return self.draws() and self.mesh.device_type == "cpu"
 
     def draw(self, others: Sequence[Any]) -> torch.Tensor:
         """The mask of the whole tensor, as torch's kernel draws it on cpu."""

@@ -88,6 +88,7 @@ def test_training_makes_no_plan_after_the_third_step() -> None:
     assert counts[2:] == [counts[2]] * 5, counts
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("kind", ["static", "static on the mesh", "growing"])
 def test_generating_makes_no_plan_after_the_second_token(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Nor after the third, where the cache grows. What is interpreted then grows, or is short."""

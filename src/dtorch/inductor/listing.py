@@ -22,6 +22,9 @@ from dtorch.inductor.places import Places
 
 _NAMESPACES = ("aten", "prims")
 
+_DETACH = torch.ops.aten.detach.default
+"""Tells autograd something, and there is none here. Factories end with it; functionalised it is a copy."""
+
 EXPANDED: dict[Any, Callable[..., Any]] = {}
 """Operators of dtorch's own, and the function of torch's operators that is listed in their place."""
 
@@ -242,6 +245,8 @@ class _Recorder(TorchDispatchMode):
         if func in EXPANDED:
             with self:
                 return EXPANDED[func](*args, **kwargs)
+        if func is _DETACH and id(args[0]) in self.names:
+            return self._same(func(*args), args[0])
         if _draws(func, args, kwargs):
             raise Refusal(f"{func} draws random numbers")
         if func.namespace not in _NAMESPACES:
@@ -288,6 +293,12 @@ class _Recorder(TorchDispatchMode):
                 step *= max(size[dim], 1)
             func, args = torch.ops.aten.empty_strided.default, (size, strides)
         return func, args, kwargs
+
+    def _same(self, tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Let a tensor go by the name of another that it is."""
+        self.names[id(tensor)] = self.names[id(other)]
+        self.tensors.append(tensor)
+        return tensor
 
     def _name(self, tensor: torch.Tensor, name: str) -> str:
         if id(tensor) in self.names:  # an operator that gives back what it was given

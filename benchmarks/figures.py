@@ -45,7 +45,7 @@ def lines(rows: Rows, *words: str) -> list[str]:
 
 
 def chain_lines(rows: Rows) -> list[str]:
-    """The element-wise chain: a line a size."""
+    """The element-wise chain: a line for each size that has been measured."""
     from benchmarks.bench_chain import SIZES, STEPS
 
     found = [
@@ -53,14 +53,14 @@ def chain_lines(rows: Rows) -> list[str]:
     ]
     for size in SIZES:
         name = f"{STEPS}-step chain, {size} fp32"
-        ours = [
-            rows[f"{name}, compiled", against] for against in ("torch eager", "torch.compile", "one copy")
-        ]
-        fused = rows[f"{name}, recorded and fused", "torch eager"]
-        eager, compiled, copy = (f"{row['value']:.2f}x" for row in ours)
-        times = [show(row["ours_median"], "s") for row in (ours[0], fused)]
-        last = f"{fused['value']:.2f}x"
-        found.append(f"{size:>6} {times[0]:>9} {eager:>7} {compiled:>8} {copy:>6} {times[1]:>9} {last:>7}")
+        keys = [(f"{name}, compiled", against) for against in ("torch eager", "torch.compile", "one copy")]
+        keys.append((f"{name}, recorded and fused", "torch eager"))
+        if all(key in rows for key in keys):
+            eager, compiled, copy, fused = (f"{rows[key]['value']:.2f}x" for key in keys)
+            times = [show(rows[key]["ours_median"], "s") for key in (keys[0], keys[-1])]
+            found.append(
+                f"{size:>6} {times[0]:>9} {eager:>7} {compiled:>8} {copy:>6} {times[1]:>9} {fused:>7}"
+            )
     return found
 
 

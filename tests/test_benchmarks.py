@@ -132,6 +132,19 @@ def test_the_newest_figure_of_each_row_is_shown(tmp_path: Path) -> None:
     assert [row["file"] for row in found.values()] == ["2026-01-02T000000Z.json", "2026-01-01T000000Z.json"]
 
 
+def test_the_chain_is_shown_size_by_size() -> None:
+    sides = [("compiled", "torch eager"), ("compiled", "torch.compile"), ("compiled", "one copy")]
+    rows = {
+        (f"8-step chain, {size} fp32, {what}", against): {"ours_median": 2e-5, "value": value}
+        for size, value in (("512", 0.5), ("2M", 2.0))
+        for what, against in [*sides, ("recorded and fused", "torch eager")]
+    }
+    del rows["8-step chain, 2M fp32, compiled", "one copy"]
+    assert [line.split() for line in figures.chain_lines(rows)[1:]] == [
+        ["512", "20", "us", "0.50x", "0.50x", "0.50x", "20", "us", "0.50x"]
+    ]
+
+
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [

@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.harness import show, value_text
 
 RESULTS = Path(__file__).parent / "results"
+NONE = ["not measured yet"]
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
@@ -40,6 +41,8 @@ def lines(rows: Rows, *words: str) -> list[str]:
         for (name, against), row in rows.items()
         if any(word in name for word in words)
     ]
+    if not cells:
+        return NONE
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
 
@@ -61,7 +64,7 @@ def chain_lines(rows: Rows) -> list[str]:
             found.append(
                 f"{size:>6} {times[0]:>9} {eager:>7} {compiled:>8} {copy:>6} {times[1]:>9} {fused:>7}"
             )
-    return found
+    return found if len(found) > 1 else NONE
 
 
 if __name__ == "__main__":

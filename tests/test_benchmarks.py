@@ -129,6 +129,7 @@ def test_the_newest_figure_of_each_row_is_shown(tmp_path: Path) -> None:
     written(tmp_path, "2026-01-02T000000Z", ("chain", 0.5))
     found = figures.newest(tmp_path)
     assert figures.lines(found, "chain") == ["chain  500 ms  it  1 s  0.50x"]
+    assert figures.lines(found, "nothing") == figures.chain_lines(found) == ["not measured yet"]
     assert [row["file"] for row in found.values()] == ["2026-01-02T000000Z.json", "2026-01-01T000000Z.json"]
 
 

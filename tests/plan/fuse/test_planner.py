@@ -185,6 +185,15 @@ def test_where_caches_are_no_faster_less_is_saved(
     assert found.fused
 
 
+def test_compiled_code_that_is_faster_than_the_kernel_is_worth_it(graph: dtorch.Graph) -> None:
+    """Two calls whose bytes are in the caches: what is saved is arithmetic."""
+    (found,) = regions(lambda x: x.sqrt() / 3.0, on(graph))
+    assert found.fused
+    saved = ASSUMED.element_ps["aten.sqrt"] - ASSUMED.compiled_ps["aten.sqrt"]
+    calls = 2 * (ASSUMED.region_ns + 2 * ASSUMED.input_ns)  # of compiled code, on two devices
+    assert found.saving_ns > LARGE.numel() * saved // 1000 - calls
+
+
 def test_the_price_of_calls_is_that_of_the_plan_without_the_region(graph: dtorch.Graph) -> None:
     """What `reuse` writes over operands, and that alone, moves its bytes but once."""
     step = lambda x: (x * 2.0).relu() + 1.0  # noqa: E731

@@ -91,10 +91,14 @@ OTHERS: dict[str, tuple[Callable[..., Any], torch.Tensor, int]] = {
     "3d replicate": (lambda x: F.pad(x, (1, 2, 0, 3, 2, 2), "replicate"), BODY, 2),
     "3d trilinear": (lambda x: F.interpolate(x, size=(7, 3, 9), mode="trilinear"), BODY, 4),
     "3d nearest": (lambda x: F.interpolate(x, scale_factor=2), BODY, 3),
+    "1d nearest, a scale": (lambda x: F.interpolate(x, scale_factor=1.1), LINE, 2),
+    "3d nearest, a scale": (lambda x: F.interpolate(x, scale_factor=(2.3, 1.3, 1.1)), BODY, 2),
     "no batch": (lambda x: F.pad(x, (1, 2), "reflect"), grad(3, 9), 1),
     "whole numbers": (lambda x: (x * 9).long().roll(2, 0).flip(0), grad(7, 2).detach(), 0),
     "of one element": (lambda x: F.interpolate(F.pad(x, (0, 5)), size=3), grad(2, 3, 1), 2),
     "of nothing": (lambda x: F.pad(x, (0, 0, 2, 3)).flip(0), grad(0, 3), 0),
+    "a line, cropped to nothing": (lambda x: F.pad(x, (-4, -5)), grad(9), 0),
+    "a line of nothing, padded": (lambda x: F.pad(x, (1, 2), value=3.0), grad(0), 0),
     "channels last": (
         lambda x: F.interpolate(x.contiguous(memory_format=torch.channels_last), scale_factor=2),
         X,
@@ -115,6 +119,23 @@ OTHERS: dict[str, tuple[Callable[..., Any], torch.Tensor, int]] = {
 def test_others_like_torch(name: str, mesh: tuple[int, ...]) -> None:
     fn, x, dim = OTHERS[name]
     assert_like_torch(fn, [x], mesh, [(f"S{dim}",)])
+
+
+@pytest.mark.parametrize("mesh", [(2,), (3,)], ids=str)
+@pytest.mark.parametrize("name", [*BOTH, *OTHERS])
+def test_gradients_that_come_cut(name: str, mesh: tuple[int, ...]) -> None:
+    """A sum's gradient comes whole, so that the backward of its tests is torch's own on each device."""
+    fn, x, dim = OTHERS.get(name, (BOTH.get(name), X, 2))
+    x = x.detach().requires_grad_(x.requires_grad)
+    wanted = fn(x)
+    if not wanted.requires_grad:
+        return
+    dy = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1), dtype=wanted.dtype)
+    wanted.backward(dy)
+    for cut in range(wanted.ndim):
+        placed = place(x.detach(), mesh, (f"S{dim}",)).requires_grad_()
+        fn(placed).backward(place(dy, mesh, (f"S{cut}",)))
+        torch.testing.assert_close(plain(placed.grad), x.grad, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 STAYS = [name for name in BOTH if name not in ("roll all",)]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dtorch.op.dims import Rule
+from dtorch.op.dims import UNCUT, Rule
 from dtorch.op.operator import Local
 from dtorch.op.signature import PlacementSignature, Row
 from dtorch.ops.standard.pending import PendingRows
@@ -26,15 +26,19 @@ class Batched(PendingRows, abstract=True):
     def trimmed(self, rule: Rule) -> Rule:
         """The rule without the dims of outputs that are None, or that torch leaves empty."""
         outputs = tuple(
-            () if m is None else ("",) if m.shape == (0,) else names
+            () if m is None else (UNCUT,) if m.shape == (0,) else names
             for m, names in zip(self.metas, rule.outputs, strict=True)
         )
         return replace(rule, outputs=outputs)
 
     def get_placement_signature(self) -> PlacementSignature:
-        """As the base; what torch leaves empty, of shape [0], is no pending sum."""
-        found = super().get_placement_signature()
-        empty = [m is not None and m.shape == (0,) for m in self.metas]
+        """As the base; what torch leaves empty, of shape [0], is no pending sum, whatever the inputs are."""
+        found, rule = super().get_placement_signature(), self.cached_rule
+        names = [None] * len(self.metas) if rule is None else rule.outputs
+        empty = [
+            m is not None and m.shape == (0,) and dims in (None, (UNCUT,))
+            for m, dims in zip(self.metas, names, strict=True)
+        ]
         rows = [
             Row(row.inputs, tuple("R" if e else role for e, role in zip(empty, row.outputs, strict=True)))
             for row in found.rows

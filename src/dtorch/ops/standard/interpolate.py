@@ -83,17 +83,24 @@ class Interpolate(Tapped):
         return _linear(size, _positions(size, places, align, scale, dtype))
 
     def _nearest(self, dim: int, places: int, scale: float | None) -> Taps:
-        """As torch says when asked to interpolate the numbers of the elements; it rounds in several ways."""
+        """As torch says when asked: it rounds in several ways, and backward not as forward.
+
+        Forward it interpolates the numbers of the elements. Backward it counts the places of each; places of
+        one element are neighbours.
+        """
         x, size, rank = self.inputs[0], self.elements(dim), _KINDS[self.kind]
         assert x is not None
-        dtype = torch.float32 if self.backward else wide(x.spec.dtype)
         at = [d == dim - 2 for d in range(rank)]
-        numbers = torch.arange(size, dtype=dtype).view(1, 1, *(size if here else 1 for here in at))
-        asked = in_order(numbers.repeat(1, 2, *[1] * rank), x.spec)
         scales = [scale if here else None for here in at]
-        func = getattr(torch.ops.aten, self.kind).default
-        found = func(asked, [places if here else 1 for here in at], *scales)
-        return Taps.of(size, found[0, 0].flatten().long())
+        elements, shape = ([n if here else 1 for here in at] for n in (size, places))
+        func, dtype = getattr(torch.ops.aten, self.name.removeprefix("aten.")).default, wide(x.spec.dtype)
+        if self.backward:
+            asked = in_order(torch.ones(1, 2, *shape, dtype=dtype), x.spec)
+            found = func(asked, shape, [1, 2, *elements], *scales)[0, 0].flatten().long()
+            return Taps.of(size, torch.arange(size).repeat_interleave(found))
+        numbers = torch.arange(size, dtype=dtype).view(1, 1, *elements)
+        asked = in_order(numbers.repeat(1, 2, *[1] * rank), x.spec)
+        return Taps.of(size, func(asked, shape, *scales)[0, 0].flatten().long())
 
     def localize(self, coord: tuple[int, ...]) -> Local:
         """A backward is told the size of x."""

@@ -53,6 +53,17 @@ def test_a_free_block_is_given_again() -> None:
     assert take(blocks).data_ptr() == address
 
 
+def test_a_block_that_was_shared_is_not_given_again() -> None:
+    """Another process may have mapped it, and there the value has to stay."""
+    blocks = Blocks()
+    shared = take(blocks).share_memory_()
+    address = shared.data_ptr()
+    del shared
+    other = take(blocks)
+    assert other.data_ptr() != address
+    assert blocks.nbytes == 0
+
+
 def test_what_nobody_takes_is_let_go() -> None:
     blocks = Blocks()
     both = [take(blocks), take(blocks)]

@@ -31,8 +31,13 @@ class _Block:
 
     @property
     def is_free(self) -> bool:
-        """Whether neither a tensor lies in it, nor the program holds the storage itself."""
-        return _uses(self.storage._cdata) == 1 and getrefcount(self.storage) == 2  # held here, and asked
+        """Whether neither a tensor lies in it, nor the program holds the storage itself.
+
+        One that the program has shared may be mapped by other processes, which nobody counts here.
+        """
+        if _uses(self.storage._cdata) != 1 or getrefcount(self.storage) != 2:  # held here, and asked
+            return False
+        return not self.storage.is_shared()
 
 
 class Blocks:

@@ -19,8 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtorch.hidden import writes
 from dtorch.inductor.places import Places
+from dtorch.inductor.spelt import NAMESPACE
 
-_NAMESPACES = ("aten", "prims")
+_NAMESPACES = ("aten", "prims", NAMESPACE)
 
 _DETACH = torch.ops.aten.detach.default
 """Tells autograd something, and there is none here. Factories end with it; functionalised it is a copy."""
@@ -271,7 +272,7 @@ class _Recorder(TorchDispatchMode):
             self._name(leaf, f"v{len(self.tensors)}") if isinstance(leaf, torch.Tensor) else ""
             for leaf in flat(result)
         ]
-        pointwise = torch.Tag.pointwise in func.tags
+        pointwise = torch.Tag.pointwise in func.tags or func.namespace == NAMESPACE
         self.calls.append(Call(str(func), text, tuple(names), tuple(outputs), metas, pointwise))
         return result
 

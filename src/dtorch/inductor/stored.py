@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-_FORMAT = 1
+_FORMAT = 2
+"""Counts up where answers look otherwise, or calls are spelt otherwise to the compiler."""
 _log = logging.getLogger("dtorch")
 
 

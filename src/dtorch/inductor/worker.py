@@ -18,6 +18,7 @@ import torch
 
 from dtorch.inductor import admission, stored
 from dtorch.inductor.listing import Listing, Refusal, compute
+from dtorch.inductor.spelt import table
 
 NICE = 10
 """By how much the process, and the compilers that it starts, stand back: nothing waits for them."""
@@ -36,7 +37,7 @@ def compile_listing(listing: Listing, num_threads: int) -> tuple[Callable[[list[
     fake = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
     with fake, torch.no_grad():
         inputs = [meta.empty() for meta in listing.inputs]
-        graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+        graph = make_fx(function, decomposition_table={**select_decomp_table(), **table()})(*inputs)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     output = next(node for node in graph.graph.nodes if node.op == "output")

@@ -127,12 +127,14 @@ class Capture:
     def instantiate(self) -> None:
         """Make all recordings that have been replayed ready to run: compile them and wait until it is done.
 
+        Where numbers change from call to call, the regions of the plan are compiled instead of the whole.
+
         What may be compiled `dtorch.optimize` says. On a CUDA device it is looked at anew which recordings
         are to run as CUDA graphs; their next replays make these. `why()` tells what became of it.
         """
         for course in self._courses.values():
             for program in course.programs:
-                program.run.compile()
+                program.compile()
                 self._instantiate(program)
 
     def replay(self, *args: Any, **kwargs: Any) -> Any:

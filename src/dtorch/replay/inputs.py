@@ -27,6 +27,9 @@ _PARTS = attrgetter("parts")
 class Inputs:
     """Finds the inputs of one plan.
 
+    Attributes:
+        apart: numbers of state that shares memory with no other state, when it was last looked at.
+
     Args:
         graph: of the tensors.
         sources: of the operands from outside, by number.
@@ -55,6 +58,7 @@ class Inputs:
         self._copies: list[Operand] = []
         self._values: list[Any] = []
         self._ready = False
+        self.apart = self._lying_apart()
 
     def bind(self, text: Text, structure: Structure, selection: Selection) -> None:
         """Write how the plan takes its inputs; see `plan/codegen.py`."""
@@ -126,8 +130,30 @@ class Inputs:
             return parts
         return self.graph.constructor.parts(operand)
 
+    def _lying_apart(self) -> frozenset[int]:
+        """Numbers of state that shares memory with no other state."""
+        found: dict[int, list[int]] = {}
+        for number, source in self.sources.items():
+            operand = source.which
+            if source.kind == "state" and (operand.shared is None or operand.shared.upstream is None):
+                parts = operand.parts if type(operand.parts) is list else []
+                for storage in {part.untyped_storage()._cdata for part in parts}:
+                    found.setdefault(storage, []).append(number)
+        shared = {number for numbers in found.values() if len(numbers) > 1 for number in numbers}
+        return frozenset(n for numbers in found.values() for n in numbers if n not in shared)
+
+    @property
+    def constants(self) -> dict[int, Any]:
+        """Numbers that are the same at each replay, by the number of their operand."""
+        return {
+            number: source.which.value
+            for number, source in self.sources.items()
+            if source.kind == "constant" and isinstance(source.which, Everywhere)
+        }
+
     def _look_again(self) -> None:
         """Put together what stays."""
+        self.apart = self._lying_apart()
         self._operands, self._seen, self._copies, self._ready = [], [], [], False
 
         def parts(number: int) -> Parts:

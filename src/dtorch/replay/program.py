@@ -104,14 +104,17 @@ class Program:
         steady = {n: self.steady.tensors[n] for n in self.steady.numbers - written}
         self.inputs = Inputs(self.graph, self.sources, self.hoisted, steady, self.numbers)
         self.blocks = Blocks()
-        facts = Facts(self.inputs.bind, self.blocks)
-        self.plan = generate(self.structure, self.selection, state.present().exact, facts)
-        self.run = CompiledPlan(self.plan, len(self.numbers), self.name)
+        self._write(self.inputs.apart)
         self.graphed: GraphedPlan | None = None
         self.choice = ""
         self.door: Door | None = None
         self.specs = {number: self.structure.spec(number) for number in self.selection.wanted}
         self._tie()
+
+    def _write(self, apart: frozenset[int]) -> None:
+        facts = Facts(self.inputs.bind, self.blocks, apart, self.inputs.constants)
+        self.plan = generate(self.structure, self.selection, state.present().exact, facts)
+        self.run = CompiledPlan(self.plan, len(self.numbers), self.name)
 
     def _tie(self) -> None:
         self.tied = {how: value for how, value in self.tape.values.items() if how not in self.free}
@@ -215,6 +218,9 @@ class Program:
                     self._fuse()
                 note(self.plan)
                 values = self.inputs.values(arguments, plain, numbers, parts)
+                if not self.plan.facts.apart <= self.inputs.apart:  # it was put where other state is
+                    self._write(self.inputs.apart)
+                    values = self.inputs.values(arguments, plain, numbers, parts)
                 for number in self.passing:  # or its memory would stay until the end
                     parts[number] = []
                 for leaf, _ in self.renewed:  # the old one's memory is for the new one
@@ -237,6 +243,18 @@ class Program:
                 _set_grad(leaf, wrap(outputs.operand(number), self.graph))
             found = [self._result(result, arguments, plain, outputs) for result in self.results]
         return tree_unflatten(found, self.tree)
+
+    def compile(self) -> None:
+        """Compile the plan as a whole, or its regions where numbers keep it from that, and wait."""
+        self.run.compile()
+        waiting = self.plan.waiting
+        if self.numbers and waiting is not None:
+            waiting.start()
+            for call in waiting.calls:
+                for region in call.regions.values():
+                    region.wait()
+            with self.graph.lock:
+                self._fuse()
 
     def _fuse(self) -> None:
         """Put regions that are compiled into the plan, which its numbers keep from being compiled whole."""
@@ -279,8 +297,10 @@ class Program:
         structure = self.plan.structure
         recipe = structure.recipes[node]
         failure = explain(error, recipe.operator, recipe.operator.inputs, self.places[node])
-        for i in recipe.written:
-            number = structure.inputs[node][i]
+        regions = [call.candidate.nodes for call in self.plan.rewritten.fused.values()]
+        nodes = next((inside for inside in regions if inside[0] == node), (node,))
+        written = [structure.inputs[n][i] for n in nodes for i in structure.recipes[n].written]
+        for number in written:
             source = self.sources.get(structure.roots.get(number, number))
             if source is not None and source.kind not in ("plain", "made"):
                 for member in source.operand(arguments).buffer.live_members():

@@ -14,7 +14,7 @@ class Candidate:
     """Calls that might become one.
 
     Attributes:
-        kind: "chain", "broadcast", "norm", "softmax" or "epilogue".
+        kind: "chain", "broadcast", "norm", "softmax", "epilogue", or "update" where a call writes.
         nodes: the calls, in order; it runs in the place of the last.
         inputs: numbers of the operands that it reads from outside, as first read.
         outputs: numbers of those that somebody else reads.

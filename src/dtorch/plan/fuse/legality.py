@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from dtorch.inductor.spelt import NUMBERS
 from dtorch.op.local import Local
 from dtorch.op.param import Slot, TorchCall
-from dtorch.plan.passes.draft import Draft
+from dtorch.plan.passes.draft import OUTSIDE, Draft
 from dtorch.redistribute import memory_order
 from dtorch.spec import Spec
 
@@ -18,9 +19,10 @@ SAME_BITS = frozenset(
     f"aten.{name}"
     for name in (
         "abs", "add", "bitwise_and", "bitwise_not", "bitwise_or", "clamp", "clamp_max", "clamp_min", "div",
-        "eq", "ge", "gt", "hardtanh", "le", "logical_and", "logical_not", "logical_or", "lt", "masked_fill",
+        "addcdiv", "addcmul", "eq", "ge", "gt", "hardtanh", "le", "lerp", "logical_and", "logical_not",
+        "logical_or", "lt", "masked_fill",
         "maximum", "minimum", "mul", "ne", "neg", "reciprocal", "relu", "rsqrt", "rsub", "sigmoid", "silu",
-        "sqrt", "sub", "threshold_backward", "where",
+        "sub", "threshold_backward", "where",
     )
 )  # fmt: skip
 """Operators that compilers are known to leave bit for bit; each region is tested before it is used."""
@@ -41,6 +43,10 @@ ROW_BYTES = 2**18
 """Largest row that counts as staying on the chip between what reduces it and what uses it."""
 
 
+FAULTED_BYTES = 2**25
+"""From here on the C library takes memory from the operating system anew, whatever was freed before."""
+
+
 def why_not(draft: Draft, node: int) -> str:
     """Why a call cannot be part of a region; nothing where it can.
 
@@ -51,13 +57,15 @@ def why_not(draft: Draft, node: int) -> str:
     recipe, operator = draft.recipes[node], draft.operator(node)
     if not isinstance(operator.param, TorchCall) or operator.call.func.namespace != "aten":
         return "it is no call of torch" if operator.type != "Convert" else "it communicates"
-    if recipe.written:
+    if recipe.written and not _writes_in_place(draft, node):
         return "it writes into what others may read"
     if operator.draws():
         return "it draws random numbers"
     plans = recipe.outputs
     if not plans or any(plans[j].source != "fresh" or plans[j].spec is None for j in recipe.kept):
         return "it gives a view" if recipe.views else "what it gives is known only when it has run"
+    if _stays_kept(draft, node):
+        return "its large result goes into memory that is kept"
     why = _kind(draft, node) or _sharing(draft, node) or _numbers(draft, node)
     if why:
         return why
@@ -67,13 +75,37 @@ def why_not(draft: Draft, node: int) -> str:
     return ""
 
 
+def _stays_kept(draft: Draft, node: int) -> bool:
+    """Whether a replay hands out a result so large that compiled code would ask for new pages each time."""
+    if draft.facts.blocks is None:
+        return False
+    specs = [draft.spec(number) for number in draft.outputs[node] if number in draft.wanted]
+    return any(spec is not None and spec.nbytes >= FAULTED_BYTES * spec.mesh.size for spec in specs)
+
+
+def _writes_in_place(draft: Draft, node: int) -> bool:
+    """Whether a call writes its result over its first input alone, and that is known to lie apart."""
+    recipe, read = draft.recipes[node], draft.inputs[node]
+    if recipe.written != (0,) or recipe.write_back or recipe.reduce_first or draft.outputs[node]:
+        return False
+    if not recipe.outputs or len(recipe.outputs) != 1 or recipe.outputs[0].source != "argument":
+        return False
+    spec = draft.spec(read[0])
+    made = None if spec is None else draft.operator(node).outputs[0]
+    if spec is None or made is None or spec.shape != made.shape or not spec.is_dense:
+        return False
+    return draft.facts.blocks is not None and draft.memory(read[0]) != OUTSIDE
+
+
 def _kind(draft: Draft, node: int) -> str:
     operator, exact = draft.operator(node), draft.mode == "exact"
     if torch.Tag.pointwise in operator.call.func.tags:
         if exact and operator.name not in SAME_BITS:
             return "compiled it rounds otherwise"
-        if exact and operator.name in BEHIND_VECTORS and _leaves_a_rest(operator):
+        if exact and (operator.name in BEHIND_VECTORS or _is_spelt(operator)) and _leaves_a_rest(operator):
             return "compiled it rounds otherwise behind whole vectors"
+        if exact and _is_spelt(operator) and _lies_apart(operator):
+            return "compiled it rounds otherwise where its operands lie in other orders"
         return ""
     if operator.name not in REDUCTIONS:
         return "it is no element-wise call"
@@ -89,6 +121,19 @@ def _leaves_a_rest(operator: Any) -> bool:
     """Whether a part has elements behind whole vectors."""
     spec = operator.outputs[0].spec
     return any(spec.layout.local_numel(coord) % VECTORS for coord in spec.mesh.coords)
+
+
+def _is_spelt(operator: Any) -> bool:
+    """Whether the compiler is given a call in other words, which hold where operands lie alike."""
+    if operator.name in ("aten.addcdiv", "aten.addcmul", "aten.lerp"):
+        return True
+    return operator.name in NUMBERS and operator.arguments.get("alpha", 1) != 1
+
+
+def _lies_apart(operator: Any) -> bool:
+    """Whether the tensors are of different shapes, or in memory in different orders."""
+    specs = [x.spec for x in operator.inputs if x is not None and x.spec is not None]
+    return len({(spec.shape, spec.stride) for spec in specs}) > 1 or not specs[0].is_dense
 
 
 def _row_dims(operator: Any) -> tuple[int, ...]:
@@ -142,8 +187,10 @@ def _numbers(draft: Draft, node: int) -> str:
     for name, value in _by_name(call).items():
         slots = [value] if isinstance(value, Slot) else value if isinstance(value, (list, tuple)) else []
         for slot in slots:
-            anew = isinstance(slot, Slot) and draft.spec(draft.inputs[node][slot.index]) is None
-            if anew and (types[name] != "Tensor" or type(slot.sample) is not float):
+            number = draft.inputs[node][slot.index] if isinstance(slot, Slot) else -1
+            anew = number >= 0 and draft.spec(number) is None and number not in draft.facts.constants
+            takes = types[name] == "Tensor" or NUMBERS.get(draft.operator(node).name) == name
+            if anew and (not takes or type(slot.sample) is not float):
                 return f"its {name} is a number that each call gives anew"
     return ""
 

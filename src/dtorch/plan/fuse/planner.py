@@ -1,8 +1,9 @@
 """Finds regions of a sequence, and decides by price which are to be fused.
 
-Calls are looked at in their order. A call joins the regions that are open and whose results it reads; a call
-that cannot be part of one closes those that it reads, since they must have run before it. What a region reads
-from outside has been made before its last call, in whose place it runs.
+Calls are looked at in their order. A call joins the regions that are open and that make or write what it
+reads; a call that cannot be part of one closes those, since they must have run before it. What a region reads
+from outside has been made before its last call, in whose place it runs; so a call that writes what an open
+region reads closes it, too.
 """
 
 from __future__ import annotations
@@ -22,12 +23,23 @@ MAX_CALLS = 64
 PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.linear"})
 
 
+_WRITTEN = "it writes what the region reads"
+
+
 class _Group:
     """Calls of a region that is still open."""
 
     def __init__(self) -> None:
         self.nodes: list[int] = []
         self.ends = ""
+        self.reads: set[int] = set()
+        self.writes: set[int] = set()
+
+    def take(self, nodes: list[int], reads: set[int], writes: set[int]) -> None:
+        """Add calls, the memory that they read, and what they make or write."""
+        self.nodes += nodes
+        self.reads |= reads
+        self.writes |= writes
 
 
 def candidates(draft: Draft) -> list[Candidate]:
@@ -45,27 +57,36 @@ def _regions(draft: Draft) -> list[tuple[tuple[int, ...], str]]:
             group.ends = why
 
     for node in draft.order:
-        read = [group_of[m] for n in draft.inputs[node] if (m := draft.maker.get(n)) in group_of]
-        read = [group for group in dict.fromkeys(read) if group in is_open]
+        reads, writes = _memories(draft, node)
+        given = [group for group in is_open if draft.meets(reads, group.writes)]
+        held = [g for g in is_open if g not in given and draft.meets(writes, g.reads | g.writes)]
         why = why_not(draft, node)
+        for group in [*held, *given] if why else held:
+            close(group, f"ends before {draft.operator(node).kind_name()}: {why or _WRITTEN}")
         if why:
-            for group in list(is_open) if draft.recipes[node].written else read:
-                close(group, f"ends before {draft.operator(node).kind_name()}: {why}")
             continue
         mine = _Group()
-        for group in read:
+        for group in given:
             if not _alike(draft, group.nodes[0], node):
                 close(group, f"ends before {draft.operator(node).kind_name()}: other devices make its calls")
             elif len(group.nodes) + len(mine.nodes) >= MAX_CALLS:
                 close(group, f"ends after {MAX_CALLS} calls")
             else:
-                mine.nodes += group.nodes
+                mine.take(group.nodes, group.reads, group.writes)
                 del is_open[group]
-        mine.nodes.append(node)
+        mine.take([node], reads, writes)
         is_open[mine] = None
         group_of.update(dict.fromkeys(mine.nodes, mine))
     found = {id(group): group for group in group_of.values() if len(group.nodes) > 1}
     return [(tuple(sorted(group.nodes, key=draft.place.__getitem__)), group.ends) for group in found.values()]
+
+
+def _memories(draft: Draft, node: int) -> tuple[set[int], set[int]]:
+    """The memory that a call reads, and what it makes or writes."""
+    read = draft.inputs[node]
+    numbers = [number for number in read if draft.spec(number) is not None]
+    made = [*draft.outputs[node], *(read[i] for i in draft.recipes[node].written)]
+    return {draft.memory(number) for number in numbers}, {draft.memory(number) for number in made}
 
 
 def _alike(draft: Draft, node: int, other: int) -> bool:
@@ -84,13 +105,15 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
         for number in made
         if number in draft.wanted or not inside.issuperset(draft.readers.get(number, ()))
     )
+    written = [n for n in inputs if any(n in _written(draft, node) for node in nodes)]
     kind = _kind_of(draft, nodes, inputs)
-    refused = "" if outputs else "nobody reads what it gives"
+    refused = "" if outputs or written else "nobody reads what it gives"
     refused = refused or _unknown_strides(draft, nodes, inputs)
     if refused:
         return Candidate(kind, nodes, inputs, outputs, 0, 0, False, refused)
     operators = [draft.operator(node) for node in nodes]
-    given, gives = [draft.spec(n) for n in inputs], [draft.spec(n) for n in outputs]
+    varying = [number for number in inputs if number not in draft.facts.constants]
+    given, gives = [draft.spec(n) for n in varying], [draft.spec(n) for n in (*outputs, *written)]
     now, mesh, over = rates.present(), operators[0].mesh, [_is_over(draft, node) for node in nodes]
     positions = draft.recipes[nodes[0]].program.positions
     prices = [
@@ -104,10 +127,32 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
     worth = price.pays(unfused, fused)
     reason = ends or "ends with the sequence"
     if kind == "epilogue":
-        reason += "; the product before it stays a call of its own, its result is written either way"
+        reason += f"; the product before it stays a call of its own{_product(draft, inputs)}"
     if not worth:
         reason = f"saves less than one part in {price.LEAST_SHARE}; {reason}"
     return Candidate(kind, nodes, inputs, outputs, unfused, fused, worth, reason)
+
+
+def _product(draft: Draft, inputs: tuple[int, ...]) -> str:
+    """Why the products that a region reads are no part of it, and what that would save at most."""
+    made = [number for number in inputs if _is_product(draft, number)]
+    nbytes = 2 * sum(spec.nbytes for number in made if (spec := draft.spec(number)) is not None)
+    why = (
+        "no kernel on this device keeps its bits and takes the calls behind it in"
+        if draft.mode == "exact"
+        else "compiled it is the library's call, whose result is written either way"
+    )
+    return f" ({nbytes:,} bytes, {len(made)} calls): {why}"
+
+
+def _is_product(draft: Draft, number: int) -> bool:
+    maker = draft.maker.get(number)
+    return maker is not None and draft.operator(maker).name in PRODUCTS
+
+
+def _written(draft: Draft, node: int) -> list[int]:
+    """The operands that a call writes."""
+    return [draft.inputs[node][i] for i in draft.recipes[node].written]
 
 
 def _is_over(draft: Draft, node: int) -> bool:
@@ -131,9 +176,10 @@ def _kind_of(draft: Draft, nodes: tuple[int, ...], inputs: tuple[int, ...]) -> s
         return "softmax"
     if names & REDUCTIONS:
         return "norm"
-    makers = [draft.maker.get(number) for number in inputs]
-    if any(maker is not None and draft.operator(maker).name in PRODUCTS for maker in makers):
+    if any(_is_product(draft, number) for number in inputs):
         return "epilogue"
+    if any(draft.recipes[node].written for node in nodes):
+        return "update"
     return "broadcast" if len(set(_shapes(draft, nodes))) > 1 else "chain"
 
 

@@ -3,9 +3,10 @@
     unfused   sum over the calls of a + max(bytes / rate, arithmetic)
     fused     a' + max(border bytes / rate, sum of the arithmetic)
 
-`rate` is that of the caches or of memory, by the bytes of the call. A result that is written over an operand
-is no memory of its own. The steps between pass through registers in a fused loop, in the time of their
-arithmetic; rho, on-chip over off-chip bandwidth, says how much dearer they are as calls.
+`rate` is that of the caches or of memory, by the memory that the call touches. A result that is written over
+an operand is no memory of its own, but it is read and written all the same. The steps between pass through
+registers in a fused loop, in the time of their arithmetic; rho, on-chip over off-chip bandwidth, says how
+much dearer they are as calls.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def unfused_ns(operators: Sequence[Any], over: Sequence[bool], coord: tuple[int,
     """
     total = 0
     for operator, in_place in zip(operators, over, strict=True):
-        nbytes = operator.local_price(coord).traffic_bytes or 0
+        nbytes = held = operator.local_price(coord).traffic_bytes or 0
         if in_place:
-            nbytes -= sum(y.layout.local_numel(coord) * y.spec.itemsize for y in operator.outputs if y)
+            held -= sum(y.layout.local_numel(coord) * y.spec.itemsize for y in operator.outputs if y)
         arithmetic = _elements(operator, coord) * rates.element_ps.get(operator.name, 0) // 1000
-        total += rates.call_ns + max(rates.moved_ns(nbytes), arithmetic)
+        total += rates.call_ns + max(rates.moved_ns(nbytes, held), arithmetic)
     return total
 
 

@@ -39,9 +39,14 @@ class Rates:
         """On-chip over off-chip bandwidth."""
         return self.chip / self.memory
 
-    def moved_ns(self, nbytes: int) -> int:
-        """What it takes to move the bytes of a working set."""
-        rate = self.chip if nbytes <= self.cache_bytes else self.memory
+    def moved_ns(self, nbytes: int, held: int | None = None) -> int:
+        """What it takes to read and write bytes.
+
+        Args:
+            nbytes: read and written.
+            held: bytes that they lie in; the same, if None.
+        """
+        rate = self.chip if (nbytes if held is None else held) <= self.cache_bytes else self.memory
         return nbytes * 1000 // rate
 
 

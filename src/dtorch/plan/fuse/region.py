@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dtorch.inductor.spelt import NUMBERS, numbered
 from dtorch.op.operand import Everywhere
+from dtorch.op.param import Slot
 from dtorch.plan.fuse.candidate import Candidate
 from dtorch.plan.fuse.legality import local_calls, local_stride
 from dtorch.spec import Spec
@@ -27,6 +29,7 @@ class FusedCall:
 
     Attributes:
         candidate: which calls.
+        given: numbers of its inputs, without those that are the same in every run.
         regions: by position.
 
     Args:
@@ -36,12 +39,13 @@ class FusedCall:
 
     def __init__(self, draft: Draft, candidate: Candidate) -> None:
         self.candidate = candidate
+        self.given = [n for n in candidate.inputs if n not in draft.facts.constants]
         first = draft.recipes[candidate.nodes[0]]
         coords, self.owner = first.operator.mesh.coords, first.program.owner
         made: dict[Any, Region] = {}
         self.regions: dict[int, Region] = {}
         for i, position in enumerate(first.program.positions):
-            metas = tuple([_meta(draft.spec(n), coords[position]) for n in candidate.inputs])
+            metas = tuple([_meta(draft.spec(n), coords[position]) for n in self.given])
             if metas not in made:
                 made[metas] = _region(draft, candidate, i, metas)
             self.regions[position] = made[metas]
@@ -78,10 +82,11 @@ class FusedCall:
         candidate, first = self.candidate, self.candidate.nodes[0]
         variables: dict[int, list[str]] = {}
         for position, region in self.regions.items():
-            given = [_argument(source, names[number], position) for number in candidate.inputs]
+            given = [_argument(source, names[number], position) for number in self.given]
             variables[position] = [f"v{first}_{j}_{position}" for j in range(len(candidate.outputs))]
             call = f"{source.constant(region)}([{', '.join(given)}])"
-            source.line(f"{', '.join(variables[position])}, = {call}", first)
+            made = f"{', '.join(variables[position])}, = " if candidate.outputs else ""
+            source.line(f"{made}{call}", first)
         for j, number in enumerate(candidate.outputs):
             names[number] = [variables[owner][j] for owner in self.owner]
 
@@ -115,21 +120,42 @@ def _region(draft: Draft, candidate: Candidate, i: int, metas: Sequence[Any]) ->
         recipe, calls = draft.recipes[node], local_calls(draft.recipes[node])
         assert calls is not None
         made = tuple(zip(recipe.kept, draft.outputs[node], strict=True))
-        steps.append((calls[i][1].call, draft.inputs[node], made))
+        steps.append((_with_number(draft, node) or calls[i][1].call, draft.inputs[node], made))
     kinds = [draft.recipes[node].operator.kind_name() for node in candidate.nodes]
     name = f"Fuse({', '.join(kinds)})"
-    return Region(_function(steps, candidate.inputs, candidate.outputs), metas, name=name, mode=draft.mode)
+    constants = draft.facts.constants
+    same = {n: constants[n] for n in candidate.inputs if n in constants}
+    given = tuple(n for n in candidate.inputs if n not in same)
+    return Region(_function(steps, given, candidate.outputs, same), metas, name=name, mode=draft.mode)
+
+
+def _with_number(draft: Draft, node: int) -> Callable[[list[Any]], Any] | None:
+    """A call whose number varies and is handed over as a tensor, where torch takes none; None for others."""
+    operator = draft.operator(node)
+    name = NUMBERS.get(operator.name)
+    slot = operator.arguments.get(name) if name else None
+    if not isinstance(slot, Slot) or draft.inputs[node][slot.index] in draft.facts.constants:
+        return None
+    function, places = numbered(operator.name), [s.index for s in operator.call.args]
+    in_place = bool(draft.recipes[node].written)
+
+    def call(values: list[Any]) -> Any:
+        made = function(*[values[place] for place in places], values[slot.index])
+        return values[0].copy_(made) if in_place else made
+
+    return call
 
 
 def _function(
     steps: Sequence[tuple[Any, tuple[int, ...], tuple[tuple[int, int], ...]]],
     inputs: tuple[int, ...],
     outputs: tuple[int, ...],
+    constants: Mapping[int, float],
 ) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
     """The calls one after the other."""
 
     def run(given: list[torch.Tensor]) -> list[torch.Tensor]:
-        values = dict(zip(inputs, given, strict=True))
+        values: dict[int, Any] = {**constants, **dict(zip(inputs, given, strict=True))}
         for call, read, made in steps:
             result = call([values[number] for number in read])
             results = result if isinstance(result, (list, tuple)) else [result]

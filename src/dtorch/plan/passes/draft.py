@@ -138,6 +138,23 @@ class Draft:
     def _root(self, number: int) -> int:
         return self._roots.get(number, OUTSIDE)
 
+    def memory(self, number: int) -> int:
+        """Names the memory of an operand: its root, or one from outside that lies apart, or `OUTSIDE`."""
+        root = self.root(number)
+        if root == OUTSIDE:
+            base = self.recorded.roots.get(number, number)
+            return base if base in self.facts.apart else OUTSIDE
+        return root
+
+    def meets(self, ours: set[int], theirs: set[int]) -> bool:
+        """Whether two sets of memories, as `memory` names them, may have some in common."""
+        if not ours.isdisjoint(theirs):
+            return True
+        apart = self.facts.apart
+        return (OUTSIDE in ours and not apart.isdisjoint(theirs)) or (
+            OUTSIDE in theirs and not apart.isdisjoint(ours)
+        )
+
     def is_written(self, number: int) -> bool:
         """Whether a node here writes into the storages of an operand."""
         return self.root(number) in self._writers

@@ -82,6 +82,14 @@ def test_a_cut_inside_groups_is_moved_to_their_boundaries():
     torch.testing.assert_close(found.to_torch(), F.conv1d(x, w, groups=2).detach())
 
 
+@pytest.mark.parametrize("dim", ["S2", "S3", "S4"])
+def test_places_of_one_element_stay_in_their_dim(dim):
+    """Space of size 1 with groups: dims are split and composed one by one, cuts of 1 stay where they are."""
+    places = [(dim,), ("R",), ("R",)]
+    tensors = [grad(2, 6, 3, 1, 4), grad(3, 2, 3, 1, 4), grad(3)]
+    assert_like_torch(lambda x, w, b: F.conv3d(x, w, b, groups=3), tensors, (2,), places)
+
+
 # torch's counter takes the weight's gradient of groups for that of one group: they are counted by hand.
 UNGROUPED = [name for name in CASES if "groups" not in name and "depthwise" not in name]
 

@@ -24,6 +24,7 @@ MASK = torch.tensor([True, False, True, True, False, True])
 MASK2 = torch.rand(6, 5, generator=torch.Generator().manual_seed(0)) > 0.5
 S = torch.randn(6, 5, requires_grad=True, generator=DRAW)
 ROWS = torch.randn(5, 5, requires_grad=True, generator=DRAW)
+ROW = torch.randn(5, requires_grad=True, generator=DRAW)
 
 CASES = {
     "index": (lambda x, i: x[i], [A, I5]),
@@ -89,6 +90,10 @@ def test_like_torch(fn, tensors, mesh, places):
     assert_like_torch(fn, tensors, mesh, places)
 
 
+def _set_rows(x, m, v):
+    return x.index_put((m,), v)
+
+
 def _set_mask(x, m):
     y = x * 1
     y[m] = 0
@@ -106,6 +111,9 @@ def _set_index(x, i):
 WRITES = {
     "mask": (_set_mask, [B, MASK2]),
     "mask rows": (_set_mask, [B, MASK]),
+    "mask, one row": (_set_rows, [B, MASK, ROW]),
+    "mask, one number": (_set_rows, [B, MASK, torch.randn(1, 1, generator=DRAW)]),
+    "mask, a row each": (_set_rows, [B, MASK, torch.randn(4, 1, generator=DRAW)]),
     "index": (_set_index, [B, I5]),
 }
 
@@ -135,6 +143,9 @@ LOCAL = {
     "slice_scatter": (lambda x, s: x.slice_scatter(s, 0, 1, 6), [B, ROWS], ("S1", "S1")),
     "index_put": (lambda x, i, s: x.index_put((i,), s), [B, I5, ROWS], ("S1", "R", "S1")),
     "index_put mask": (_set_mask, [B, MASK2], ("S0", "S0")),
+    "index_put mask, one row": (_set_rows, [B, MASK, ROW], ("S0", "S0", "R")),
+    "index_put mask, of a row": (_set_rows, [B, MASK, ROW], ("S1", "R", "S0")),
+    "index_put mask, pending": (_set_rows, [B, MASK, ROW], ("P", "R", "P")),
 }
 
 

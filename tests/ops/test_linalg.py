@@ -83,6 +83,17 @@ def test_a_cut_batch_sends_nothing(name):
     assert communications(fn, tensors, (4,), [("S0",)] * len(tensors)) == []
 
 
+@pytest.mark.parametrize(("left", "way", "sizes"), [(True, "S1", (3, 7)), (False, "S0", (7, 3))])
+def test_right_sides_of_solve_may_be_cut_by_columns(left, way, sizes):
+    tensors, places = [definite(torch.randn(3, 3)), torch.randn(sizes)], [("R",), (way,)]
+
+    def fn(a, b):
+        return torch.ops.aten._linalg_solve_ex.default(a, b, left=left)
+
+    assert communications(fn, tensors, (4,), places) == []
+    assert_like_torch(fn, tensors, (4,), places)
+
+
 @pytest.mark.parametrize("name", ["fft", "rfft and back", "fft2", "bilinear", "elu", "glu"])
 def test_others_too(name):
     fn, tensors = OTHERS[name]

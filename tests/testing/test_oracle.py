@@ -51,6 +51,25 @@ def forget() -> Iterator[None]:
     GraphConstructor._recipes.clear()
 
 
+@pytest.mark.parametrize(
+    "accident",
+    [
+        call(aten.maximum.default, R.positive(4, 5).detach() + 99, torch.tensor(1e-9, dtype=torch.float64)),
+        call(aten.mm.default, R.constant(4, 5) * 1e-30, R.constant(5, 7)),
+        call(aten.mul.Tensor, R.constant(2, 3, 2), torch.full((2, 3, 1), 2)),
+    ],
+    ids=["larger than all", "next to nothing", "all alike"],
+)
+def test_rules_that_hold_for_certain_values_are_not_missing(accident: Call) -> None:
+    assert judge_call(accident).missing == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_pending_sums_of_narrow_numbers_add_up_to_the_value(dtype: torch.dtype) -> None:
+    cast = call(aten._to_copy.default, R.constant(2, 3, 5).to(dtype), dtype=torch.float64)
+    assert all(judge_call(cast, seed=seed).wrong == [] for seed in range(8))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_true_rules_pass(name: str) -> None:
     verdict = judge_call(CASES[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -71,6 +71,16 @@ class Call:
         values = [None if x is None else copy(x) for x in self.inputs] if inputs is None else list(inputs)
         return flatten(self.param.func(*fill(self.param.args, values), **fill(self.param.kwargs, values)))
 
+    def with_values(self, generator: torch.Generator) -> Call:
+        """The same call with other numbers, of mixed sign, where they have a fraction."""
+        other = [
+            x
+            if x is None or not (x.is_floating_point() or x.is_complex())
+            else torch.empty_like(x).copy_(torch.randn(x.shape, dtype=x.dtype, generator=generator))
+            for x in self.inputs
+        ]
+        return replace(self, inputs=tuple(other))
+
     def key(self) -> str:
         """What makes two calls the same to a judge: all but the values of tensors and of most floats."""
         kinds = [None if x is None else (tuple(x.shape), x.dtype, x.stride()) for x in self.inputs]
@@ -92,6 +102,7 @@ class Call:
         flat = any(bool(x.all()) or not bool(x.any()) for x in masks)
         present = [x for x in self.inputs if x is not None]
         flat |= all(x.numel() < 2 for x in present) or any(x.numel() == 0 for x in present)
+        flat |= any(x.numel() > 1 and bool((x == x.flatten()[0]).all()) for x in present)
         floats = [x for x in present if x.is_floating_point()]
         return not (plain or alike or flat) and all(bool((x != 0).double().mean() > 0.8) for x in floats)
 

@@ -15,6 +15,7 @@ as every output placement would have it. So the oracle knows which rules are tru
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -136,13 +137,14 @@ def _judge_on(
         if why is not None:
             verdict.wrong.append(Finding(shape, "all whole", f"through the engine: {why}"))
         return {tuple(None if x is None else "R" for x in bench.call.inputs): []}
+    other = _with_other_values(bench) if missing is not None else None
     for roles in rows(bench.call, rules.inputs(), max_rows, generator):
         verdict.tried += 1
         layouts = bench.layouts([None if r is None else (r,) for r in roles])
         outputs = rules.outputs(roles, layouts)
         if outputs is None:
             right = (
-                _always_right(bench, layouts)
+                _always_right(bench, layouts, other)
                 if missing is not None and bench.call.is_generic and not _cuts_one(bench.call, roles)
                 else None
             )
@@ -171,15 +173,26 @@ def _cuts_one(call: Call, roles: tuple[Role, ...]) -> bool:
     )
 
 
-def _always_right(bench: Bench, layouts: Layouts) -> list[Layout] | None:
-    """Layouts of the outputs that are right, and stay so with other pending sums; None without such."""
+def _with_other_values(bench: Bench) -> Bench | None:
+    """The same call with values that are surely generic: those of a sample may be all but 0, or 1 in truth.
+
+    None where torch refuses such values.
+    """
+    generator = torch.Generator().manual_seed(bench.mesh.size)
+    with suppress(RuntimeError):
+        return Bench(bench.call.with_values(generator), bench.mesh, 7, bench.operator_class)
+    return None
+
+
+def _always_right(bench: Bench, layouts: Layouts, other: Bench | None) -> list[Layout] | None:
+    """Layouts of the outputs that are right, and stay so with other pending sums, and with other values."""
     right = bench.right_outputs(layouts)
     if not all(right):
         return None
     chosen = [options[0] for options in right]
     if any(any(bench.wrong(layouts, chosen, seed)) for seed in (101, 102, 103)):
         return None
-    return chosen
+    return None if other is not None and any(other.wrong(layouts, chosen)) else chosen
 
 
 class Rules:

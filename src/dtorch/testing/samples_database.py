@@ -57,7 +57,7 @@ def calls_of_entry(name: str) -> list[Call]:
         warnings.simplefilter("ignore")
         for sample in _samples(op, dtype):
             for call in _calls(op, sample):
-                if _is_small(call) and is_determined(call) and not _cannot_work(call):
+                if _is_small(call) and is_determined(call) and _stands_alone(call):
                     found.setdefault(call.key(), call)
     return list(found.values())
 
@@ -93,8 +93,15 @@ def _is_small(call: Call) -> bool:
     return bool(tensors) and dense and sum(x.numel() for x in tensors) <= MAX_NUMEL
 
 
-def _cannot_work(call: Call) -> bool:
-    return isinstance(call.param, TorchCall) and any(part in call.param.op for part in NOT_JUDGED)
+def _stands_alone(call: Call) -> bool:
+    """Whether it works on copies; not where it reads the storage behind a tensor (as_strided)."""
+    if isinstance(call.param, TorchCall) and any(part in call.param.op for part in NOT_JUDGED):
+        return False
+    try:
+        call.run()
+    except Exception:
+        return False
+    return True
 
 
 def database_calls() -> dict[str, list[Call]]:

@@ -177,6 +177,7 @@ class BatchNorm(BatchNormForward):
             "linear in x, running mean and bias together; never pending",
         ),
         ("aten._native_batch_norm_legit", "momentum=0.0", "running statistics that do not move"),
+        ("aten.native_batch_norm", "momentum=0.0", "running statistics that do not move"),
     )
 
     kinds = "BatchNorm"

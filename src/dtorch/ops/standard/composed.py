@@ -14,6 +14,7 @@ from functools import cached_property
 
 from dtorch import redistribute
 from dtorch.layout import Layout
+from dtorch.layout.factors import Factors
 from dtorch.op.choice import Choice, choose
 from dtorch.op.dims import Names, Rule
 from dtorch.op.signature import PlacementSignature, Role, Row
@@ -102,27 +103,28 @@ class Composed(PendingRows, abstract=True):
     ) -> Choice | None:
         """Choose on the split tensors, then compose their dims again."""
         outputs = [() if m is None else m.shape for m in self.metas]
-        _, nested = self.nested()
+        sources, nested = self.nested()
         split = [self._split(x, shape) for x, shape in zip(nested, outputs, strict=True)]
 
         def cost(i: int, target: Layout) -> int:
-            operand = self.inputs[i]
+            operand, names = self.inputs[i], sources[i]
             assert operand is not None
-            composed, size = _view(target, operand.shape), operand.spec.itemsize
+            assert names is not None
+            composed, size = _composed(target, names), operand.spec.itemsize
             return min(redistribute.cost(have, composed, size) for have in (operand.layout, *held.get(i, ())))
 
         def owed(number: int, layout: Layout) -> int:
-            return self.owed(number, _view(layout, outputs[number]))
+            return self.owed(number, _composed(layout, nested[number]))
 
         choice = choose(self.split_signature, self.split_layouts, split, cost, owed, pinned)
         if choice is None:
             return None
         return Choice(
             tuple(
-                None if lay is None or shape is None else _view(lay, shape)
-                for lay, shape in zip(choice.inputs, self.shapes, strict=True)
+                None if lay is None or names is None else _composed(lay, names)
+                for lay, names in zip(choice.inputs, sources, strict=True)
             ),
-            tuple(_view(lay, shape) for lay, shape in zip(choice.outputs, outputs, strict=True)),
+            tuple(_composed(lay, names) for lay, names in zip(choice.outputs, nested, strict=True)),
             choice.price,
         )
 
@@ -134,8 +136,14 @@ class Composed(PendingRows, abstract=True):
             if layout is None or names is None:
                 found.append(None)
                 continue
-            shape = self._split(names, layout.shape)
-            found.append(_view(layout.drop(layout.blocking_axes(shape)), shape))
+            dims: list[Factors] = []
+            for factors, size, one in zip(layout.dims, layout.shape, names, strict=True):
+                # Dim by dim: a view of all would carry cuts from one dim of size 1 to another.
+                alone, sizes = Layout.of(layout.mesh_shape, (factors,)), self._split((one,), (size,))
+                split = alone.drop(alone.blocking_axes(sizes)).view(sizes)
+                assert split is not None, "what is in the way of splitting was dropped"
+                dims += split.dims
+            found.append(Layout.of(layout.mesh_shape, dims, layout.partial))
         return found
 
     def seen_layouts(self) -> Sequence[Layout | None]:
@@ -171,7 +179,8 @@ def _outer(role: Role, nested: Nested) -> Role:
     return [dim for dim, names in enumerate(nested) for _ in names][role]
 
 
-def _view(layout: Layout, shape: Sequence[int]) -> Layout:
-    view = layout.view(shape)
-    assert view is not None, "composing dims is local, and what is in the way of splitting was dropped"
-    return view
+def _composed(layout: Layout, nested: Nested) -> Layout:
+    """The layout of a tensor whose dims are composed of those of `layout`."""
+    split = iter(layout.dims)
+    dims = [tuple(factor for _ in names for factor in next(split)) for names in nested]
+    return Layout.of(layout.mesh_shape, dims, layout.partial)

@@ -50,7 +50,10 @@ class Indexing(Operator, abstract=True):
 class Index(Indexing):
     """index.Tensor; boolean masks go the general way, their result's size depends on values."""
 
-    left_out = (("aten.index", "S(1), S(0) -> S(1)", "indices that happen to lie on their own device"),)
+    left_out = tuple(
+        ("aten.index", f"S({d}), S(0) -> S({d})", "indices that happen to lie on their own device")
+        for d in (1, 2)
+    )
 
     type = "GetItem"
     torch_ops = ("aten.index.Tensor", "aten._unsafe_index.Tensor")

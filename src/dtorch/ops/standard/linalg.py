@@ -11,8 +11,8 @@ Placements  on one mesh axis, for every leading dim d; matrices are whole
     R       R
     S(d)    S(d)
 
-Solvers that are given factors or a triangle also let their right sides be cut by columns, and be P. Where A
-and B differ in leading dims solve keeps everything whole.
+Solvers also let their right sides be cut by columns, and be P. Where A and B differ in leading dims solve
+keeps everything whole.
 """
 
 from __future__ import annotations
@@ -152,12 +152,18 @@ class Solve(Linalg):
         return super().rule() if matrix[:-2] == right[:-2] and len(matrix) == len(right) else None
 
     def pending_rows(self) -> Sequence[Row]:
-        """The solution is linear in B, factors do not know it."""
-        return [self.pending("B", outputs="PRRR")]
+        """The solution is linear in B and made column by column, factors do not know it."""
+        found = [self.pending("B", outputs="PRRR")]
+        if self.cached_rule is not None:
+            columns = len(self.shapes[1] or ()) - (1 if self.arguments["left"] else 2)
+            found.append(Row(("R", columns), (columns, "R", "R", "R")))
+        return found
 
 
 class SolveFactored(Linalg):
     """By factors or a triangle: right sides are solved for one by one."""
+
+    left_out = (("aten.linalg_solve_triangular", "unitriangular=True): P, ", "of one element, unread"),)
 
     type = "Linalg"
     rules: ClassVar[Mapping[str, Dims]] = {

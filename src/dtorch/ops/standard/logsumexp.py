@@ -30,6 +30,8 @@ from dtorch.ops.standard.statistics import reduced_shape, wide
 class LogSumExp(Reduction):
     """logsumexp."""
 
+    left_out = (("aten.logsumexp", "P -> P", "over dims of size 1 it is x"),)
+
     type = "MaxMin"
     torch_ops = ("aten.logsumexp",)
 

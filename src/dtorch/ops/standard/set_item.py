@@ -102,6 +102,7 @@ class IndexAdd(Writing):
     """index_add, index_copy, index_fill along one dim."""
 
     left_out = (
+        ("aten.index_add", "alpha=0)", "nothing is added"),
         ("aten.index_copy", "P, R, R -> R", "all of x is overwritten"),
         ("aten.index_copy", "R, R, P -> P", "all of x is overwritten"),
         ("aten.index_fill", "", "all of x is overwritten"),
@@ -177,13 +178,18 @@ class SetItem(Writing):
         return found
 
     def masked(self, v: int) -> Rule | None:
-        """x[mask] = one value: as masked_fill, mask and x side by side from the first dim on."""
+        """x[mask] = the same values wherever it is true: mask and x side by side from the first dim on."""
         indices = self.arguments["indices"]
-        if self.arguments["accumulate"] or len(indices) != 1 or prod(self.shapes[v] or ()) != 1:
+        if self.arguments["accumulate"] or len(indices) != 1:
             return None
-        mask = indices[0].index
-        held = tuple(f"d{d}" for d in range(len(self.shapes[0] or ())))
+        mask, x, values = indices[0].index, self.shapes[0] or (), self.shapes[v] or ()
+        held, masked = tuple(f"d{d}" for d in range(len(x))), len(self.shapes[mask] or ())
+        rest = held[masked:]
+        if len(values) > len(rest) and (len(values) > len(rest) + 1 or values[0] != 1):
+            return None
         names: list[Any] = [None] * len(self.inputs)
-        names[0], names[mask] = held, held[: len(self.shapes[mask] or ())]
-        names[v] = (UNCUT,) * len(self.shapes[v] or ())
+        names[0], names[mask] = held, held[:masked]
+        sizes = dict(zip(held, x, strict=True))
+        tail = ("true", *rest)[len(rest) + 1 - len(values) :]
+        names[v] = tuple(n if sizes.get(n) == size else UNCUT for n, size in zip(tail, values, strict=True))
         return Rule(tuple(names), (held,), (frozenset((0, v)),))

@@ -112,6 +112,25 @@ def test_strides_are_those_of_a_copy(name: str) -> None:
         assert call(whole).stride() == call(copied).stride()
 
 
+OF_CUT: dict[str, tuple[Callable[[Any], Any], torch.Tensor]] = {
+    "abs of nothing": (torch.abs, torch.ones(0, 5, 5).transpose(1, 2)),
+    "times a number of nothing": (lambda t: t * -0.5, torch.ones(2, 1, 0).permute(2, 0, 1)),
+    "compared, of nothing": (lambda t: t == 0, torch.ones(0, 1, 3)),
+    "sum of nothing": (lambda t: t.sum(0, keepdim=True), torch.ones(5, 0, 5)),
+    "fold of nothing": (lambda t: torch.nn.functional.fold(t, (5, 5), 2, 1, 1, 2), torch.ones(0, 4, 9)),
+    "svd": (lambda t: torch.linalg.svd(t).Vh, torch.randn(4, 5, 3)),
+    "eig": (lambda t: torch.linalg.eig(t).eigenvectors, torch.randn(4, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OF_CUT)
+def test_strides_of_what_a_cut_tensor_gives_are_its_kernels(name: str) -> None:
+    call, plain = OF_CUT[name]
+    cut = call(dtorch.Tensor(plain, device_mesh=MESH, placements=["S0"]))
+    wanted = call(plain.clone())
+    assert (cut.stride(), cut.is_contiguous()) == (wanted.stride(), wanted.is_contiguous())
+
+
 MEMORY: dict[str, tuple[Callable[[Any], Any], str]] = {
     "data_ptr": (lambda x: x.data_ptr(), r"data_ptr\(\): a distributed tensor has no memory of its own"),
     "untyped_storage": (lambda x: x.untyped_storage().data_ptr(), r"untyped_storage\(\): .* x.to_torch\(\)"),

@@ -44,9 +44,12 @@ OTHERS = {
     "circular": (lambda x: F.pad(x, (1, 2), "circular"), [LINE]),
     "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), [grad(3, 4, 2, 5)]),
     "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), [X]),
+    "pixel_shuffle, uneven": (lambda x: F.pixel_shuffle(x, 2), [grad(3, 16, 5, 3)]),
+    "pixel_unshuffle without a batch": (lambda x: F.pixel_unshuffle(x, 3), [grad(2, 6, 12)]),
     "channel_shuffle": (lambda x: F.channel_shuffle(x, 2), [grad(3, 6, 4)]),
     "unfold": (lambda x: F.unfold(x, 2), [X]),
     "fold": (lambda x: F.fold(x, (5, 6), 2), [grad(3, 12, 20)]),
+    "fold of four": (lambda x: F.fold(x, (5, 6), 2), [grad(3, 16, 20)]),
 }
 CASES = POOLS | OTHERS
 
@@ -54,6 +57,29 @@ CASES = POOLS | OTHERS
 @pytest.mark.parametrize(("fn", "tensors", "mesh", "places"), over(CASES, 2))
 def test_like_torch(fn, tensors, mesh, places):
     assert_like_torch(fn, tensors, mesh, places)
+
+
+REGROUPED = {
+    "pixel_shuffle, uneven": ["S1", "S2", "S3"],
+    "pixel_unshuffle": ["S1", "S3"],
+    "pixel_unshuffle without a batch": ["S2"],
+    "unfold": ["S1"],
+    "fold of four": ["S1"],
+}
+
+
+@pytest.mark.parametrize(("name", "way"), [(name, way) for name in REGROUPED for way in REGROUPED[name]])
+def test_what_is_regrouped_sends_nothing(name, way):
+    fn, (x,) = CASES[name]
+    assert communications(fn, [x], (2,), [(way,)]) == []
+    assert any(p.is_shard() for p in fn(place(x, (2,), (way,))).placements)
+    assert_like_torch(fn, [x], (2,), [(way,)])
+
+
+def test_a_shuffle_and_back_sends_nothing():
+    """Rows 3 + 2 of 5 become 6 + 4 of 10, which no chunks are, and come back."""
+    x = grad(2, 8, 5, 3)
+    assert communications(lambda x: F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2), [x], (2,), [("S2",)]) == []
 
 
 BY_CHANNEL = [

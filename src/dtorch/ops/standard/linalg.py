@@ -21,6 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, ClassVar
 
+import torch
+
+from dtorch.op.call import OutputMeta, meta_of
 from dtorch.op.cost import OperatorCost
 from dtorch.op.dims import Rule
 from dtorch.op.operator import Dims
@@ -67,6 +70,10 @@ _SOLVED: Mapping[str, int] = {
 """FLOPs for one element of the solution and one row of the matrix: two triangles, or one."""
 
 
+_BY_COLUMNS: Mapping[str, int] = {"aten._linalg_svd": 2, "aten.linalg_eig": 1}
+"""Which output has neighbours in a column side by side."""
+
+
 class Linalg(Batched):
     """One dims line each."""
 
@@ -89,6 +96,21 @@ class Linalg(Batched):
         "aten.linalg_qr": Dims(f"A{_M} -> q[... n p], r[... q m]"),
         "aten.lu_unpack": Dims(f"LU_data{_M}, LU_pivots[... p!] -> p[... n n], l[... n p], u[... p m]"),
     }
+
+    def infer_output_meta_info(self) -> list[OutputMeta | None]:
+        """torch's; kernels for the CPU lay some matrices out by columns, unlike meta kernels."""
+        found = super().infer_output_meta_info()
+        number = _BY_COLUMNS.get(self.name) if self.mesh.device_type == "cpu" else None
+        meta = None if number is None else found[number]
+        if number is not None and meta is not None and len(meta.shape) > 1:
+            order = torch.empty_permuted(
+                meta.shape,
+                (*range(len(meta.shape) - 2), len(meta.shape) - 1, len(meta.shape) - 2),
+                dtype=meta.dtype,
+                device="meta",
+            )
+            found[number] = meta_of(order)
+        return found
 
     def get_operator_cost(self) -> OperatorCost:
         """FLOPs; unknown where values decide how many steps are made."""

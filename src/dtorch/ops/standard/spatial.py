@@ -14,13 +14,15 @@ Placements  on one mesh axis, for every leading dim d that stays as it is, and e
                             R       P       R
                             P       P       P
 
-Where a padded dim is cut, y has chunks of its own size (`taps.py`).
+Where a padded dim is cut, y has chunks of its own size (`taps.py`). Shuffled pictures are cut by channels,
+and by rows and columns where cuts fall together; unfolded ones by channels.
 Price       of that, the elements of x, or of dy, that each device fetches
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import ClassVar
 
 import torch
@@ -28,7 +30,20 @@ import torch
 from dtorch.op.operator import Dims
 from dtorch.op.signature import Row
 from dtorch.ops.standard.batched import Batched
+from dtorch.ops.standard.composed import Composed, Nested
 from dtorch.ops.standard.taps import Tapped, Taps
+
+_SMALL: Nested = (("c", "r", "s"), ("h",), ("w",))
+_LARGE: Nested = (("c",), ("h", "r"), ("w", "s"))
+_PICTURE: Nested = (("c",), ("p",), ("q",))
+_WINDOWS: Nested = (("c", "k"), ("l",))
+_NESTED: Mapping[str, tuple[Nested, Nested]] = {
+    "aten.pixel_shuffle": (_SMALL, _LARGE),
+    "aten.pixel_unshuffle": (_LARGE, _SMALL),
+    "aten.im2col": (_PICTURE, _WINDOWS),
+    "aten.col2im": (_WINDOWS, _PICTURE),
+}
+"""What the last dims of x and y are composed of."""
 
 
 class EdgePad(Tapped):
@@ -63,22 +78,46 @@ class EdgePad(Tapped):
         return [self.pending("self", outputs="R"), self.pending("self", "grad_output", outputs="P")]
 
 
+class Regroup(Composed, Batched):
+    """Dims taken apart and put together anew; of those that are composed the outer one may be cut."""
+
+    type = "Pad"
+    torch_ops = tuple(_NESTED)
+
+    def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
+        """With leading dims, if there are any."""
+        x, y = _NESTED[self.name]
+        lead = tuple((f"b{d}",) for d in range(len(self.shapes[0] or ()) - len(x)))
+        return [(*lead, *x)], [(*lead, *y)]
+
+    def sizes(self) -> dict[str, int]:
+        """Of what is composed, by the side where it stands alone."""
+        found: dict[str, int] = {}
+        assert self.metas[0] is not None
+        for nested, shape in zip(
+            _NESTED[self.name], (self.shapes[0] or (), self.metas[0].shape), strict=True
+        ):
+            sizes = reversed(shape)
+            found |= {names[0]: n for names, n in zip(reversed(nested), sizes) if len(names) == 1}
+        given = self.arguments
+        factor = given.get("upscale_factor", given.get("downscale_factor"))
+        inner = {"r": factor, "s": factor} if factor else {"k": prod(given["kernel_size"])}
+        return found | inner
+
+    def whole(self) -> frozenset[str]:
+        """The inner ones, and space under windows."""
+        return frozenset("rsk") | (frozenset("lpq") if "k" in self.sizes() else frozenset())
+
+    def linear(self) -> tuple[frozenset[int], ...]:
+        """All."""
+        return (frozenset((0,)),)
+
+
 class Spatial(Batched):
     """One dims line each; linear all."""
 
-    left_out = (
-        ("aten.pixel_shuffle", "S(2) -> S(2)", "rows of a picture, where cuts fall together"),
-        ("aten.pixel_unshuffle", "S(2) -> S(2)", "rows of a picture, where cuts fall together"),
-        ("aten.pixel_shuffle", "factor=1", "a factor of 1 moves nothing"),
-        ("aten.pixel_unshuffle", "factor=1", "a factor of 1 moves nothing"),
-    )
-
     type = "Pad"
     rules: ClassVar[Mapping[str, Dims]] = {
-        "aten.pixel_shuffle": Dims("self[... c! h! w!] -> y[... p q r]", ("self",)),
-        "aten.pixel_unshuffle": Dims("self[... c! h! w!] -> y[... p q r]", ("self",)),
         "aten.channel_shuffle": Dims("self[n c! ...] -> y[n c ...]", ("self",)),
         "aten.native_channel_shuffle": Dims("self[n c! ...] -> y[n c ...]", ("self",)),
-        "aten.im2col": Dims("self[... c! h! w!] -> y[... k l]", ("self",)),
-        "aten.col2im": Dims("self[... k! l!] -> y[... c h w]", ("self",)),
     }

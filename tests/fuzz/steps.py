@@ -205,6 +205,23 @@ def part(w: Writer) -> str:
     )  # fmt: skip
 
 
+@kind(1)
+def moved(w: Writer) -> str:
+    x = w.pick(lambda x: x.ndim in (2, 3, 4))
+    a, b, c, d = (w.choice.randint(-1, 3) for _ in range(4))
+    size = [w.choice.randint(1, 7) for _ in range(max(1, w.of(x).ndim - 2))]
+    return w.new(
+        w.choice.choice(
+            (f"F.pad({x}, ({a}, {b}, {c}, {d}))", f"{x}.roll(({a}, {c}), (0, 1))", f"{x}.flip(0, 1)",
+             f"F.pad({x}, ({a}, {b}), 'reflect')", f"F.pad({x}, ({a}, {b}, {c}, {d}), 'replicate')",
+             f"F.pad({x}, ({abs(a)}, {abs(b)}), 'circular')", f"F.interpolate({x}, {size})",
+             f"F.interpolate({x}, {size}, mode='linear')", f"F.interpolate({x}, {size}, mode='bilinear')",
+             f"F.interpolate({x}, {size}, mode='bicubic', align_corners=True)",
+             f"F.pixel_shuffle({x}, 2)", f"F.pixel_unshuffle({x}, 2)")
+        )
+    )  # fmt: skip
+
+
 @kind(3)
 def joined(w: Writer) -> str:
     x = w.pick(_has_dims)

@@ -64,9 +64,11 @@ def test_rules_that_hold_for_certain_values_are_not_missing(accident: Call) -> N
     assert judge_call(accident).missing == []
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.complex32])
 def test_pending_sums_of_narrow_numbers_add_up_to_the_value(dtype: torch.dtype) -> None:
-    cast = call(aten._to_copy.default, R.constant(2, 3, 5).to(dtype), dtype=torch.float64)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    cast = call(aten._to_copy.default, R.constant(2, 3, 5).to(dtype), dtype=wide)
     assert all(judge_call(cast, seed=seed).wrong == [] for seed in range(8))
 
 

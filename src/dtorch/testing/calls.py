@@ -98,7 +98,7 @@ class Call:
         results = [y for y in self.run() if _is_dense(y)]
         plain = any(y.numel() == 0 or (y.dtype is torch.bool and y.numel() == 1) for y in results)
         alike = any(y.numel() > 1 and bool((y == y.flatten()[0]).all()) for y in results)
-        masks = [x for x in self.inputs if x is not None and x.dtype is torch.bool and x.numel() > 1]
+        masks = [x for x in self.inputs if x is not None and x.dtype is torch.bool]
         flat = any(bool(x.all()) or not bool(x.any()) for x in masks)
         present = [x for x in self.inputs if x is not None]
         flat |= all(x.numel() < 2 for x in present) or any(x.numel() == 0 for x in present)

@@ -92,7 +92,7 @@ def parts_of(
 
 
 def _addends(full: torch.Tensor, count: int, generator: torch.Generator) -> list[torch.Tensor]:
-    if _is_float(full) and full.dtype.itemsize < 4:
+    if _is_float(full) and torch.finfo(full.dtype).bits < 32:
         return _exact_addends(full, count)  # what is left of others would be rounded, and add up to another
     addends = []
     for i in range(count - 1):

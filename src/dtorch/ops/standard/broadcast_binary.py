@@ -30,6 +30,7 @@ class BroadcastBinary(Pointwise):
         ("aten.pow", "exponent=1.0", "the first power"),
         ("aten.xlogy", "P, R -> P", "0 log 0 is 0 for a sum of 0, not for its parts"),
         ("aten.special_xlog1py", "P, R -> P", "0 log 0 is 0 for a sum of 0, not for its parts"),
+        ("aten.remainder", "S(0), S(0)", "whole numbers smaller than all that they are divided by"),
         ("aten.heaviside", "P -> ", "the second input counts only where the first is 0"),
         ("aten.__lshift__", "P", "of whole numbers, until they overflow"),
         ("aten.bitwise_left_shift", "P, R -> P", "of whole numbers, until they overflow"),

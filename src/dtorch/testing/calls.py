@@ -102,7 +102,8 @@ class Call:
         flat = any(bool(x.all()) or not bool(x.any()) for x in masks)
         present = [x for x in self.inputs if x is not None]
         flat |= all(x.numel() < 2 for x in present) or any(x.numel() == 0 for x in present)
-        flat |= any(x.numel() > 1 and bool((x == x.flatten()[0]).all()) for x in present)
+        counts = [x for x in present if not (x.is_floating_point() or x.is_complex()) and x.numel() > 1]
+        flat |= any(bool((x == x.flatten()[0]).all()) for x in counts)
         floats = [x for x in present if x.is_floating_point()]
         return not (plain or alike or flat) and all(bool((x != 0).double().mean() > 0.8) for x in floats)
 

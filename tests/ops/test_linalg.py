@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from dtorch.graph.graph import Graph
+from dtorch.testing import Call, assert_rules
 from tests.dist import assert_like_torch, communications, flat, over, place
 
 
@@ -92,6 +93,8 @@ def test_right_sides_of_solve_may_be_cut_by_columns(left, way, sizes):
 
     assert communications(fn, tensors, (4,), places) == []
     assert_like_torch(fn, tensors, (4,), places)
+    # 2 + 2 + 2 + 1 + 0 + 0 columns: a device that has none has factors all the same.
+    assert_rules(Call.of(torch.ops.aten._linalg_solve_ex.default, *tensors, left=left), meshes=((6,),))
 
 
 @pytest.mark.parametrize("name", ["fft", "rfft and back", "fft2", "bilinear", "elu", "glu"])

@@ -26,7 +26,7 @@ import torch
 from dtorch.op.call import OutputMeta, meta_of
 from dtorch.op.cost import OperatorCost
 from dtorch.op.dims import Rule
-from dtorch.op.operator import Dims
+from dtorch.op.operator import Dims, Local
 from dtorch.op.signature import Row
 from dtorch.ops.standard import counts
 from dtorch.ops.standard.batched import Batched
@@ -180,6 +180,11 @@ class Solve(Linalg):
             columns = len(self.shapes[1] or ()) - (1 if self.arguments["left"] else 2)
             found.append(Row(("R", columns), (columns, "R", "R", "R")))
         return found
+
+    def is_torch_call(self, local: Local) -> bool:
+        """Unless a shard has no matrices; one without right sides has factors all the same."""
+        matrix = self.inputs[0]
+        return matrix is None or bool(matrix.layout.local_numel(local.coord)) or 0 in matrix.shape
 
 
 class SolveFactored(Linalg):

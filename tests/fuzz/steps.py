@@ -291,10 +291,28 @@ def _is_expanded(x: torch.Tensor) -> bool:
     return any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
+def _is_order_dependent(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether writing x from y overwrites what is still to be read: torch leaves open what comes of that."""
+    if (x.shape, x.stride(), x.storage_offset()) == (y.shape, y.stride(), y.storage_offset()):
+        return False
+    return bool(_places(x) & _places(y))
+
+
+def _places(x: torch.Tensor) -> set[tuple[int, int]]:
+    """Where the elements of a tensor lie."""
+    storage = x.untyped_storage()
+    numbers = torch.arange(storage.nbytes() // x.element_size())
+    return {
+        (storage.data_ptr(), i)
+        for i in numbers.as_strided(x.shape, x.stride(), x.storage_offset()).flatten().tolist()
+    }
+
+
 @kind(6)
 def written(w: Writer) -> str:
     x = w.pick(lambda x: not _is_expanded(x))
     y = _broadcast(w, x)
+    y = f"{y}.clone()" if _is_order_dependent(w.of(x), w.of(y)) else y
     where = w.piece(x) if w.of(x).ndim else "[...]"
     i = w.dim(x) if w.of(x).ndim else 0
     rows = w.choice.choices(range(max(1, w.of(x).shape[0] if w.of(x).ndim else 1)), k=2)

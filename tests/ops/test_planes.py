@@ -76,6 +76,14 @@ def test_what_is_regrouped_sends_nothing(name, way):
     assert_like_torch(fn, [x], (2,), [(way,)])
 
 
+@pytest.mark.parametrize("shape", [(6, 0, 4), (0, 4, 4), (2, 4, 0), (2, 0, 4, 4), (0, 4, 0, 2)])
+@pytest.mark.parametrize("fn", [F.pixel_shuffle, F.pixel_unshuffle])
+def test_pictures_without_elements(fn, shape):
+    x = torch.zeros(4 * shape[0], *shape[1:]) if len(shape) == 3 else torch.zeros(shape)
+    for way in range(x.ndim):
+        assert_like_torch(lambda x: fn(x, 2), [x], (2,), [(f"S{way}",)])
+
+
 def test_a_shuffle_and_back_sends_nothing():
     """Rows 3 + 2 of 5 become 6 + 4 of 10, which no chunks are, and come back."""
     x = grad(2, 8, 5, 3)

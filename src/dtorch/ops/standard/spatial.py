@@ -85,14 +85,21 @@ class Regroup(Composed, Batched):
     torch_ops = tuple(_NESTED)
 
     def nested(self) -> tuple[Sequence[Nested | None], Sequence[Nested]]:
-        """With leading dims, if there are any."""
-        x, y = _NESTED[self.name]
+        """With leading dims, if there are any; all dims are, where nothing moves."""
+        x, y = ((), ()) if self.is_still else _NESTED[self.name]
         lead = tuple((f"b{d}",) for d in range(len(self.shapes[0] or ()) - len(x)))
         return [(*lead, *x)], [(*lead, *y)]
+
+    @property
+    def is_still(self) -> bool:
+        """Whether y is x: a factor of 1, or no elements, which torch may leave in the shape they came in."""
+        return self.metas[0] is not None and self.metas[0].shape == self.shapes[0]
 
     def sizes(self) -> dict[str, int]:
         """Of what is composed, by the side where it stands alone."""
         found: dict[str, int] = {}
+        if self.is_still:
+            return {f"b{d}": size for d, size in enumerate(self.shapes[0] or ())}
         assert self.metas[0] is not None
         for nested, shape in zip(
             _NESTED[self.name], (self.shapes[0] or (), self.metas[0].shape), strict=True

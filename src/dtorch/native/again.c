@@ -53,10 +53,11 @@ static PyObject *zero;
 /* What a slot holds, borrowed. */
 #define SLOT(object, class, name) (*(PyObject **)((char *)(object) + at.class##_##name))
 
-/* The scan of one call. Keys and inputs are owned. */
+/* The scan of one call. Graph, keys and inputs are owned: while the lock is waited for, another thread may give the
+   tensors others. */
 typedef struct {
-    PyObject *door;                                         /* borrowed, as are the first tensor and its graph */
-    PyObject *first, *graph;
+    PyObject *door, *first;                                                       /* borrowed, as is the first tensor */
+    PyObject *graph;
     PyObject *key[MAX_KEY], *operands[MAX_INPUTS], *scalars[MAX_INPUTS];
     int num_keys, num_operands, num_scalars;
 } Scan;
@@ -65,6 +66,7 @@ static void clear(Scan *scan) {
     while (scan->num_keys) Py_DECREF(scan->key[--scan->num_keys]);
     while (scan->num_operands) Py_DECREF(scan->operands[--scan->num_operands]);
     while (scan->num_scalars) Py_DECREF(scan->scalars[--scan->num_scalars]);
+    Py_CLEAR(scan->graph);
 }
 
 /* Take an item of the key, which is owned; 0 where there is none or no room. */
@@ -93,7 +95,7 @@ static int scan_tensor(Scan *scan, PyObject *tensor) {
     PyObject *operand = SLOT(tensor, Tensor, _operand), *graph = SLOT(tensor, Tensor, _graph), *shared;
     if (operand == NULL || graph == NULL || scan->num_operands == MAX_INPUTS) return 0;
     if (scan->graph == NULL) {
-        scan->graph = graph;
+        scan->graph = Py_NewRef(graph);
         scan->first = tensor;
     }
     shared = SLOT(operand, Operand, shared);
@@ -139,9 +141,8 @@ static int scan_value(Scan *scan, PyObject *value, PyObject *name) {
     if (kind == (PyTypeObject *)known.Generator && name != NULL)
         return scalar(scan, Py_NewRef(value)) && key(scan, Py_NewRef(kind));
     if (kind == (PyTypeObject *)known.Start) {
-        PyObject *bound = GET(value, length);
-        if (bound == NULL) return 0;
-        return scalar(scan, GET(value, number)) && key(scan, Py_BuildValue("(ON)", kind, bound));
+        PyObject *bound = GET(value, length), *item = bound == NULL ? NULL : Py_BuildValue("(ON)", kind, bound);
+        return key(scan, item) && scalar(scan, GET(value, number));
     }
     if (kind == &PyComplex_Type || PyObject_TypeCheck(value, (PyTypeObject *)known.PlainTensor)) return 0;
     return key(scan, Py_NewRef(value));

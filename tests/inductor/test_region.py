@@ -324,6 +324,7 @@ def test_a_place_out_of_range_ends_no_process() -> None:
     ], done.stderr
 
 
+@pytest.mark.recorded
 def test_an_unusable_cache_folder_is_told_once_and_not_used() -> None:
     code = """
     import torch, dtorch

@@ -93,7 +93,10 @@ def tensors(names: Names) -> dict[str, torch.Tensor]:
 
 
 def on_plain(program: Program) -> tuple[Names, tuple[str, ...]]:
-    """The names after a run on plain tensors, and the lines that torch accepts there, one after the other."""
+    """The names after a run on plain tensors, and the lines that torch accepts there, one after the other.
+
+    A line that makes an infinity is left out: one that meets a pending sum gives NaN (docs/layouts.md).
+    """
     names = names_for_lines()
     for leaf in program.leaves:
         names[leaf.name] = leaf.full().requires_grad_(leaf.requires_grad)
@@ -102,6 +105,10 @@ def on_plain(program: Program) -> tuple[Names, tuple[str, ...]]:
         try:
             execute(line, names)
         except Exception:
+            continue
+        made = names.get(line.partition(" = ")[0])
+        if isinstance(made, torch.Tensor) and not _is_stale(made) and made.detach().isinf().any():
+            del names[line.partition(" = ")[0]]
             continue
         accepted.append(line)
     return names, tuple(accepted)

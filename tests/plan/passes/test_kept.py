@@ -20,8 +20,6 @@ pytestmark = pytest.mark.recorded
 
 MESH, ALONE = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [0], mesh_dim_names=("dp",))
 FULL = torch.linspace(0.1, 0.9, 4 * 6).reshape(4, 6)
-IDS = torch.tensor([[3, 0, 3], [1, 3, 0]])
-ROWS = torch.linspace(-1.0, 2.0, 24).reshape(2, 3, 4) / 3
 CALLS: dict[str, Any] = {
     "_log_softmax": lambda x: F.log_softmax(x, 1),
     "_softmax": lambda x: F.softmax(x, 0),
@@ -71,15 +69,27 @@ def test_one_device_has_the_bits_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("padding", [-1, 3])
-def test_the_gradient_of_a_table(padding: int) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_the_gradient_of_a_table(padding: int, dtype: torch.dtype) -> None:
     def function(rows: Any, ids: Any) -> Any:
         return torch.ops.aten.embedding_dense_backward(rows, ids, 50, padding, False)
 
-    given = [dtorch.Tensor(t, ALONE, [Replicate()]) for t in (ROWS, IDS)]
+    ids = torch.randint(0, 20, (2, 500))
+    rows = torch.randn(2, 500, 40).mul(10 ** torch.randint(-3, 4, (2, 500, 1)).float()).to(dtype)
+    given = [dtorch.Tensor(t, ALONE, [Replicate()]) for t in (rows, ids)]
     step = replayed(function, *given)
-    assert keeps(step) == 1
+    assert keeps(step) == (dtype.itemsize >= 4)
     for _ in range(2):
-        assert torch.equal(step(*given).to_torch(), function(ROWS, IDS))
+        assert torch.equal(step(*given).to_torch(), function(rows, ids))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["mm", "bmm", "addmm", "baddbmm", "_softmax", "_log_softmax"])
+def test_large_results_have_the_bits_of_torch(name: str, dtype: torch.dtype) -> None:
+    x = torch.randn(96, 96).to(dtype)
+    step = replayed(CALLS[name], dtorch.Tensor(x, ALONE, [Replicate()]))
+    for _ in range(3):
+        assert torch.equal(step(dtorch.Tensor(x, ALONE, [Replicate()])).to_torch(), CALLS[name](x))
 
 
 def test_a_result_that_is_held_stays_and_one_that_is_not_gives_its_memory() -> None:

@@ -71,8 +71,10 @@ def _into(operator: Any) -> tuple[Any, str] | None:
     """What to call with memory, and the name of that argument; None where torch has no such call."""
     func = operator.call.func
     if operator.name == "aten.embedding_dense_backward":
+        # index_add_ rounds sums of narrower rows otherwise.
+        added_alike = operator.inputs[0].spec.dtype in (torch.float32, torch.float64)
         scaled = operator.arguments["scale_grad_by_freq"]
-        return None if scaled else (embedding_backward, "out")
+        return (embedding_backward, "out") if added_alike and not scaled else None
     out = out_of(func) if operator.name in INTO else None
     return None if out is None else (out, schema_of(out).outs[0])
 

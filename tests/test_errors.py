@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import dtorch
 from dtorch import MeshMismatchError, Partial, PlacementError, Replicate, Shard, UnsupportedError
 from dtorch.errors import OperatorError
-from dtorch.graph.confirm import explain
+from dtorch.graph.confirm import failure_at
 from dtorch.testing import assert_tensor_allclose as close
 from tests.places import MATRIX_PLACES, PLACES, S0_2, S1_2, Place, randn
 
@@ -142,7 +142,7 @@ def test_an_exception_that_takes_more_than_a_text_becomes_an_operator_error() ->
     with dtorch.record() as nodes:
         x.sin()
     (operator,) = nodes.operators
-    found = explain(_Picky("out of luck", 3), operator, [x._operand])
+    found = failure_at(_Picky("out of luck", 3), operator, [x._operand])
     assert type(found) is OperatorError
     assert str(found).startswith("out of luck\n  in Sin([5, 4] -> [5, 4]) with placements [Shard(0)]\n")
 

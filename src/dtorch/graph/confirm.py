@@ -49,7 +49,7 @@ def line_of(place: Any) -> str:
     return f"{code.co_filename}:{line or code.co_firstlineno}"
 
 
-def explain(
+def failure_at(
     error: Exception, operator: Operator, given: Sequence[Operand | None], place: Any = (), note: str = ""
 ) -> Exception:
     """The same kind of error, naming the operator, the placements it was given and the user's line.

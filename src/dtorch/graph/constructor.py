@@ -19,7 +19,7 @@ from dtorch import redistribute
 from dtorch.errors import CaptureError
 from dtorch.graph import aliasing, conversion, described, drawing, lines, trial
 from dtorch.graph.build import Surroundings, build
-from dtorch.graph.confirm import confirm, explain, users_place
+from dtorch.graph.confirm import confirm, failure_at, users_place
 from dtorch.graph.conversion import convert
 from dtorch.graph.held import memory_note
 from dtorch.graph.logical_graph import node_of
@@ -352,7 +352,7 @@ class GraphConstructor:
             try:
                 results = self.runner.run(program, inputs)
             except Exception as error:
-                raise explain(error, operator, given, note=memory_note(error, inputs)) from error
+                raise failure_at(error, operator, given, note=memory_note(error, inputs)) from error
             if recipe.fault is not None:
                 raise recipe.fault
             if self.graph.recorders:

@@ -41,7 +41,7 @@ _FILE = "<dtorch plan>"
 _VARIABLE = re.compile(r"\b[av]\d+_\d+(?:_\d+)?\b")
 
 
-class Source:
+class PlanText:
     """The text of a plan while it is written.
 
     Attributes:
@@ -230,9 +230,9 @@ def write(
     selection: Selection,
     bind: Callable[..., None] | None = None,
     fused: Mapping[int, FusedCall] = {},
-) -> Source:
+) -> PlanText:
     """The source of a plan; its inputs are the parts of the bound operands, unless `bind` takes others."""
-    source = Source()
+    source = PlanText()
     (bind or _bind_outside)(source, structure, selection)
     inside = {node for call in fused.values() for node in call.candidate.nodes}
     for node in selection.nodes:
@@ -255,7 +255,7 @@ def write(
     return source
 
 
-def _bind_outside(source: Source, structure: Structure, selection: Selection) -> None:
+def _bind_outside(source: PlanText, structure: Structure, selection: Selection) -> None:
     """Name the parts of the operands from outside; replicas on one device are one variable."""
     for i, number in enumerate(selection.bound):
         spec = structure.spec(number)
@@ -270,7 +270,7 @@ def _bind_outside(source: Source, structure: Structure, selection: Selection) ->
     source.line("x.clear()", -1)
 
 
-def _delete(source: Source, kept: set[str]) -> None:
+def _delete(source: PlanText, kept: set[str]) -> None:
     """Put `del` behind the last line that reads a variable, but for those kept."""
     last: dict[str, int] = {}
     for i, line in enumerate(source.lines):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dtorch.errors import OperatorError
-from dtorch.graph.confirm import explain, line_of
+from dtorch.graph.confirm import failure_at, line_of
 from dtorch.graph.held import memory_note
 from dtorch.op.operand import Failed, Operand
 from dtorch.plan.rest import rest
@@ -86,7 +86,7 @@ def _run_node(running: Running, node: int, values: dict[int, Any], error: BaseEx
         return recipe.program.run(inputs)
     except Exception as found:
         note = memory_note(found, values.values())
-        return Failed(explain(found, recipe.operator, recipe.operator.inputs, running.places[node], note))
+        return Failed(failure_at(found, recipe.operator, recipe.operator.inputs, running.places[node], note))
 
 
 def _spoil(running: Running, node: int, values: dict[int, Any], failed: Failed) -> None:

@@ -31,7 +31,7 @@ from dtorch.replay.traced import SYMBOLS, How
 Beside = Callable[[list[torch.Tensor], Sequence[Any], list[Any]], tuple[float, ...] | None]
 
 
-class Source:
+class TapeText:
     """The text of a tape while it is written.
 
     Attributes:

@@ -15,7 +15,7 @@ import torch
 
 from dtorch.graph.graph import Graph
 from dtorch.op.operand import Everywhere, Operand, Parts
-from dtorch.plan.codegen import Source as Text
+from dtorch.plan.codegen import PlanText
 from dtorch.plan.structure import Selection, Structure
 from dtorch.replay.hoist import make
 from dtorch.replay.sources import Source
@@ -60,7 +60,7 @@ class Inputs:
         self._ready = False
         self.apart = self._lying_apart()
 
-    def bind(self, text: Text, structure: Structure, selection: Selection) -> None:
+    def bind(self, text: PlanText, structure: Structure, selection: Selection) -> None:
         """Write how the plan takes its inputs; see `plan/codegen.py`."""
         self.structure = structure
         self._stays, self._changes, self._ready = [], [], False

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from dtorch.errors import CaptureError
-from dtorch.graph.confirm import explain, line_of
+from dtorch.graph.confirm import failure_at, line_of
 from dtorch.graph.graph import Graph
 from dtorch.graph.settings import Settings, Under
 from dtorch.op.operand import Everywhere, Failed, Operand, Parts
@@ -119,7 +119,7 @@ class Program:
     def _tie(self) -> None:
         self.tied = {how: value for how, value in self.tape.values.items() if how not in self.free}
         self._outside = [(how, value) for how, value in self.tied.items() if how[0] != "item"]
-        source = beside.Source(self.tape, self.steady.calls, self.tied)
+        source = beside.TapeText(self.tape, self.steady.calls, self.tied)
         self.beside = source.function(self.numbers)
         self.spoiled = sorted(source.spoiled)
         self.rewound = self.tape.generators.used if source.draws_early else []
@@ -296,7 +296,7 @@ class Program:
             return error
         structure = self.plan.structure
         recipe = structure.recipes[node]
-        failure = explain(error, recipe.operator, recipe.operator.inputs, self.places[node])
+        failure = failure_at(error, recipe.operator, recipe.operator.inputs, self.places[node])
         regions = [call.candidate.nodes for call in self.plan.rewritten.fused.values()]
         nodes = next((inside for inside in regions if inside[0] == node), (node,))
         written = [structure.inputs[n][i] for n in nodes for i in structure.recipes[n].written]

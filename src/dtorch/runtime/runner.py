@@ -27,7 +27,7 @@ from dtorch.op.param import TorchCall
 from dtorch.op.stream import StreamKey
 from dtorch.ops.standard.convert import Convert
 from dtorch.plan import cache
-from dtorch.plan.codegen import Source
+from dtorch.plan.codegen import PlanText
 from dtorch.plan.fuse.operator import Fuse
 from dtorch.plan.passes.draft import Draft
 from dtorch.runtime import memory, streams, threads
@@ -128,7 +128,7 @@ class Program:
         alone = all(isinstance(call, Local) for call in calls)
         return list(zip(self.positions, calls, strict=True)) if alone else None
 
-    def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
+    def write(self, source: PlanText, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the operator into a plan's source; the variables of each output, in mesh order."""
         count = len(self.operator.outputs)
         _wait(source, node, inputs, self._writes())
@@ -145,7 +145,7 @@ class Program:
         return [[names[j][i] for i in self.special_order.get(j, self.order)] for j in range(count)]
 
 
-def _wait(source: Source, node: int, inputs: list[Any], writes: bool = False) -> None:
+def _wait(source: PlanText, node: int, inputs: list[Any], writes: bool = False) -> None:
     """Write the waits for communications that fill what a node reads; for all of them, where it writes."""
     read = {name for names in inputs if type(names) is list for name in names}
     waited = {issuer for name, issuer in source.under_way.items() if writes or name in read}
@@ -222,7 +222,7 @@ class ConvertProgram:
         made = {i: parts[i].expand(layout.local_shape(mesh.coords[i])) for i in set(owner)}
         return [made[i] for i in owner]
 
-    def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
+    def write(self, source: PlanText, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the redistribution into a plan's source."""
         owners = [self.operator.target_spec.owners]
         if not self.aside:
@@ -254,7 +254,7 @@ class SubGraphProgram:
             results.append(copied(graph.parts(brought)))
         return results
 
-    def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
+    def write(self, source: PlanText, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the call into a plan's source."""
         _wait(source, node, inputs)
         return source.whole_call(self.run, node, inputs, [spec.owners for spec in self.operator.made])
@@ -278,7 +278,7 @@ class FuseProgram:
             values.update((number, made[j]) for number, j in zip(node.outputs, node.kept, strict=True))
         return [values[number] for number in body.results]
 
-    def write(self, source: Source, node: int, inputs: list[list[str]]) -> list[list[str]]:
+    def write(self, source: PlanText, node: int, inputs: list[list[str]]) -> list[list[str]]:
         """Write the call into a plan's source."""
         _wait(source, node, inputs)
         return source.whole_call(self.run, node, inputs, [spec.owners for spec in self.operator.made])

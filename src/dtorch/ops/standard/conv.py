@@ -220,8 +220,8 @@ class Conv(ConvBase):
 
     def asked(self) -> Iterable[Fetch]:
         """Of x what the device's part of y reads."""
-        step = read_by if self.transposed else reads
-        return [self.fetch_of(self.slot("input"), self.outputs[0], step)]
+        reach = read_by if self.transposed else reads
+        return [self.fetch_of(self.slot("input"), self.outputs[0], reach)]
 
     def compute_group(self, inputs: list[list[Any]], outputs: list[list[Any]], group: Group) -> None:
         """Fetch, then each device for itself."""
@@ -310,8 +310,8 @@ class ConvBackward(ConvBase):
     @cached_property
     def for_dx(self) -> Fetch:
         """Of dy what reads the device's part of x; transposed, what that part reads."""
-        step = reads if self.transposed else read_by
-        return self.fetch_of(self.slot("grad_output"), self.inputs[self.slot("input")], step)  # type: ignore[index]
+        reach = reads if self.transposed else read_by
+        return self.fetch_of(self.slot("grad_output"), self.inputs[self.slot("input")], reach)  # type: ignore[index]
 
     @cached_property
     def for_dw(self) -> Fetch:

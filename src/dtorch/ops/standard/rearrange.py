@@ -24,7 +24,7 @@ import torch
 from dtorch.layout import Layout
 from dtorch.op.dims import Rule
 from dtorch.op.operator import Dims, Local, Operator
-from dtorch.ops.standard.taps import Tapped, Taps
+from dtorch.ops.standard.taps import Tapped, Taps, numbers
 from dtorch.ops.standard.view import LayoutOperator
 
 
@@ -116,14 +116,10 @@ class Triangle(Operator):
         if local.call is not None:
             super().compute(inputs, outputs, local)
             return
-        rows, columns = (_numbers(runs, x.device) for runs in local.args)
+        rows, columns = (numbers(runs).to(x.device) for runs in local.args)
         over = columns - rows[:, None] - self.arguments["diagonal"]
         gone = over < 0 if self.name == "aten.triu" else over > 0
         outputs[:] = [x.masked_fill_(gone, 0) if self.schema.written else x.masked_fill(gone, 0)]
-
-
-def _numbers(runs: Sequence[tuple[int, int]], device: torch.device) -> torch.Tensor:
-    return torch.tensor([i for run in runs for i in range(*run)], dtype=torch.int64, device=device)
 
 
 def _listed(value: Any) -> list[int]:

@@ -59,14 +59,14 @@ class Taps:
 
     def of_places(self, places: Interval, runs: Runs) -> Taps:
         """Those of some places, elements numbered as they stand in a block of them."""
-        chosen, there = slice(*places), _numbers(runs)
+        chosen, there = slice(*places), numbers(runs)
         sources = self.sources[:, chosen]
         at = torch.where(sources < 0, -1, torch.searchsorted(there, sources.contiguous()))
         return Taps(len(there), at, None if self.weights is None else self.weights[:, chosen])
 
     def of_elements(self, elements: Interval, runs: Runs) -> Taps:
         """Those of some elements, of the places in a block of them."""
-        chosen = _numbers(runs)
+        chosen = numbers(runs)
         at = torch.where(self._within(elements), self.sources - elements[0], -1)[:, chosen]
         weights = None if self.weights is None else self.weights[:, chosen]
         return Taps(elements[1] - elements[0], at, weights)
@@ -222,13 +222,13 @@ class Tapped(Windowed, Batched, abstract=True):
             out[:] = [in_order(x.to(y.spec.dtype), y.spec)]
 
 
-def _runs(numbers: torch.Tensor) -> Runs:
+def _runs(found: torch.Tensor) -> Runs:
     """Ascending numbers as intervals."""
-    ends = (numbers.diff() != 1).nonzero().flatten()
-    starts = torch.cat([numbers[:1], numbers[ends + 1]]).tolist()
-    return tuple(zip(starts, (torch.cat([numbers[ends], numbers[-1:]]) + 1).tolist(), strict=True))
+    ends = (found.diff() != 1).nonzero().flatten()
+    starts = torch.cat([found[:1], found[ends + 1]]).tolist()
+    return tuple(zip(starts, (torch.cat([found[ends], found[-1:]]) + 1).tolist(), strict=True))
 
 
-def _numbers(runs: Runs) -> torch.Tensor:
+def numbers(runs: Runs) -> torch.Tensor:
     """The numbers in intervals."""
     return torch.cat([torch.arange(0), *(torch.arange(*run) for run in runs)])

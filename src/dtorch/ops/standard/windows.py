@@ -95,7 +95,7 @@ class Adaptive(NamedTuple):
         return start * self.places // self.elements, -(-stop * self.places // self.elements)
 
 
-Step = Callable[[Any, Interval], Runs]
+Reach = Callable[[Any, Interval], Runs]
 """From a window and what a device holds of one tensor to what it asks for of another."""
 
 
@@ -155,7 +155,7 @@ class Windowed(Operator, abstract=True):
         """What devices fetch, each once."""
         return tuple(dict.fromkeys(self.asked())) if self.cut_space else ()
 
-    def fetch_of(self, slot: int | None, mine: Operand | None, step: Step) -> Fetch:
+    def fetch_of(self, slot: int | None, mine: Operand | None, reach: Reach) -> Fetch:
         """For the part of `mine` that a device holds it asks for a block of the input in `slot`."""
         assert slot is not None
         assert mine is not None
@@ -165,7 +165,7 @@ class Windowed(Operator, abstract=True):
         for coord in self.mesh.coords:
             block: list[Runs | None] = [None] * source.ndim
             for d in self.cut_space:
-                asked = step(self.windows[d], self.held(mine, d, coord))
+                asked = reach(self.windows[d], self.held(mine, d, coord))
                 block[d - rank] = fetching.closed(asked, fetching.held(source, source.ndim + d - rank, coord))
             blocks.append(tuple(block))
         return Fetch(slot, tuple(blocks))

@@ -16,7 +16,7 @@ from dtorch.spec import Spec
 
 if TYPE_CHECKING:
     from dtorch.inductor.region import Region
-    from dtorch.plan.codegen import Source
+    from dtorch.plan.codegen import PlanText
     from dtorch.plan.passes.draft import Draft
 
 ENDED = ("compiled", "refused", "failed", "off")
@@ -70,7 +70,7 @@ class FusedCall:
         found = [region.why() for region in self.regions.values()]
         return next((text for text in found if text != "compiled"), "compiled")
 
-    def write(self, source: Source, names: dict[int, Any]) -> None:
+    def write(self, source: PlanText, names: dict[int, Any]) -> None:
         """Write a call for each distinct shard, and name what it gives.
 
         A line belongs to the first of the calls: from there on they are made one by one if it fails.
@@ -91,7 +91,7 @@ class FusedCall:
             names[number] = [variables[owner][j] for owner in self.owner]
 
 
-def _argument(source: Source, names: Any, position: int) -> str:
+def _argument(source: PlanText, names: Any, position: int) -> str:
     if type(names) is Everywhere:
         return f"{source.constant(_as_tensor)}({names.value})"
     return str(names[position])

@@ -17,12 +17,12 @@ from dtorch.inductor.listing import PRESENT
 from dtorch.op.binding import function_of
 from dtorch.op.call import arguments_text
 from dtorch.op.local import Local
-from dtorch.op.param import Slot, TorchCall
+from dtorch.op.param import Slot
 from dtorch.op.schema import schema_of
 from dtorch.plan.blocks import Blocks
 from dtorch.plan.fuse.legality import local_calls, local_stride
 from dtorch.plan.passes.draft import Draft
-from dtorch.plan.passes.reuse import ELEMENT_WISE, out_of
+from dtorch.plan.passes.reuse import ELEMENT_WISE, fresh_result, out_of
 from dtorch.plan.passes.table import Pass, Row
 
 MIN_BYTES = 2**18
@@ -117,20 +117,16 @@ class IntoKept:
 
 def _large(draft: Draft, node: int) -> tuple[list[tuple[int, Local]], tuple[Any, str]] | None:
     """The calls with a large result, and what to call in their place; None where they are left alone."""
-    recipe, operator = draft.recipes[node], draft.operator(node)
-    plans = recipe.outputs
-    if recipe.written or not plans or len(plans) != 1 or plans[0].source != "fresh" or draft.is_fused(node):
+    recipe, spec = draft.recipes[node], fresh_result(draft, node)
+    if spec is None or recipe.outputs[0].target is not None or not hasattr(recipe.program, "torch_calls"):
         return None
-    spec = plans[0].spec
-    if not isinstance(operator.param, TorchCall) or spec is None or spec.mesh.device_type != "cpu":
-        return None
-    calls = local_calls(recipe) if hasattr(recipe.program, "torch_calls") else None
-    if calls is None or plans[0].target is not None:
+    calls = local_calls(recipe)
+    if calls is None:
         return None
     parts = [(spec.layout.local_numel(local.coord), local_stride(spec, local.coord)) for _, local in calls]
     if any(numel * spec.itemsize < MIN_BYTES or stride is None for numel, stride in parts):
         return None
-    into = _into(operator)
+    into = _into(draft.operator(node))
     return None if into is None else (calls, into)
 
 

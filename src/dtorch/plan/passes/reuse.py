@@ -16,6 +16,7 @@ from dtorch.op.schema import schema_of
 from dtorch.ops.standard.convert import Convert
 from dtorch.plan.passes.draft import Draft
 from dtorch.plan.passes.table import Pass, Row
+from dtorch.spec import Spec
 
 MIN_BYTES = 2**16
 """Smaller results are left alone: their memory comes from a pool, and a call with `out=` is slower."""
@@ -80,18 +81,21 @@ class OverOperand:
         return [[names[position] for position in self.program.owner]]
 
 
+def fresh_result(draft: Draft, node: int) -> Spec | None:
+    """The one result of a call of torch on cpu that writes nothing, if it has memory of its own."""
+    recipe, plans = draft.recipes[node], draft.recipes[node].outputs
+    if recipe.written or not plans or len(plans) != 1 or plans[0].source != "fresh" or draft.is_fused(node):
+        return None
+    spec: Spec | None = plans[0].spec
+    if spec is None or spec.mesh.device_type != "cpu":
+        return None
+    return spec if isinstance(draft.operator(node).param, TorchCall) else None
+
+
 def dying(draft: Draft, node: int) -> int | None:
     """The input that the pass, where it is on, writes the result of a call over; None for none."""
-    recipe, operator = draft.recipes[node], draft.operator(node)
-    plans = recipe.outputs
-    if recipe.written or not plans or len(plans) != 1 or plans[0].source != "fresh":
-        return None
-    if draft.is_fused(node):
-        return None
-    if not isinstance(operator.param, TorchCall) or operator.name not in ELEMENT_WISE:
-        return None
-    spec = plans[0].spec
-    if spec is None or spec.mesh.device_type != "cpu" or not spec.is_dense:
+    recipe, operator, spec = draft.recipes[node], draft.operator(node), fresh_result(draft, node)
+    if spec is None or operator.name not in ELEMENT_WISE or not spec.is_dense:
         return None
     if spec.nbytes < MIN_BYTES * spec.mesh.size or out_of(operator.call.func) is None:
         return None

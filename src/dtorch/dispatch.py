@@ -156,8 +156,11 @@ made_before = native.before(
     deterministic=deterministic,
     imprecise=imprecise,
     inference=_inference,
+    view=Tensor.view,
+    torch_view=torch.Tensor.view,
 )
 """`dispatch`, with calls that were made before answered in C where that was compiled."""
 
 # Static, not a class method: what torch calls for each operator costs one look-up less.
 Tensor.__torch_dispatch__ = staticmethod(made_before)
+Tensor.view = native.view_of(Tensor, Tensor.view)  # type: ignore[method-assign]

@@ -307,6 +307,40 @@ def test_threads_lose_no_node(graph: Graph) -> None:
     assert [value.tolist() for value in found] == [[301.0] * 4] * 4
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((24,), {}),
+        ((2, -1), {}),
+        (((3, 8),), {}),
+        (([24],), {}),
+        ((torch.Size([24]),), {}),
+        ((torch.int32,), {}),
+        ((), {"size": (24,)}),
+        ((), {"dtype": torch.int32}),
+    ],
+    ids=str,
+)
+def test_views_as_torch_does(args: tuple, kwargs: dict, held: SimpleNamespace) -> None:
+    expected = held.x.to_torch().view(*args, **kwargs)
+    found = held.x.view(*args, **kwargs)
+    assert (found.shape, found.dtype, found.stride()) == (expected.shape, expected.dtype, expected.stride())
+    assert torch.equal(found.to_torch(), expected)
+
+
+@pytest.mark.parametrize("args", [(5,), (2, 2), (), (1,) * 65, (True,), ("a",), (2, None)], ids=str)
+def test_views_refuse_what_torch_refuses(args: tuple, held: SimpleNamespace) -> None:
+    with pytest.raises((RuntimeError, TypeError)) as theirs:
+        held.x.to_torch().view(*args)
+    with pytest.raises(theirs.type):
+        held.x.view(*args)
+
+
+def test_views_under_placements_are_python_s_and_say_so(held: SimpleNamespace) -> None:
+    assert held.x.view([Shard(1)]).placements == (Shard(1),)
+    assert "placements" in (dtorch.Tensor.view.__doc__ or "")
+
+
 def test_can_be_left_unused() -> None:
     code = "from dtorch.dispatch import dispatch, made_before; print(made_before is dispatch)"
     env = {**os.environ, "DTORCH_NATIVE": "0"}

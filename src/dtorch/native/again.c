@@ -26,7 +26,7 @@
     X(slow) X(doors) X(inside) X(recipes) X(Tensor) X(PlainTensor) X(Operand) X(Scalar) X(Start) X(Generator)          \
     X(Door) X(Graph) X(Constructor) X(Pending) X(Recipe) X(OutputPlan) X(Buffer) X(true_key) X(false_key)              \
     X(make_wrapper) X(forbid_data_pointer) X(num_modes) X(current_backward) X(default_dtype) X(deterministic)          \
-    X(imprecise) X(inference)
+    X(imprecise) X(inference) X(view) X(torch_view)
 /* Attributes that are looked up, as interned strings. */
 #define NAMES(X)                                                                                                       \
     X(freed) X(buffer) X(parts) X(value) X(number) X(length) X(acquire) X(release) X(max_bytes) X(max_nodes)           \
@@ -415,6 +415,29 @@ static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t cou
     return PyObject_Vectorcall(known.slow, given, count, keywords);
 }
 
+/* `Tensor.view`: sizes, which most calls give, are torch's business; anything else Python looks at. */
+static PyObject *view(PyObject *tensor, PyObject *const *given, Py_ssize_t count, PyObject *keywords) {
+    Py_ssize_t named = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
+    int sizes = named == 0 && count > 0 && PyLong_CheckExact(given[0]);
+    PyObject *all[MAX_KEY + 2] = {NULL, tensor};
+    if (count + named > MAX_KEY)
+        return PyErr_Format(PyExc_RuntimeError, "view(): %zd sizes, a tensor has at most 64 dims", count + named);
+    memcpy(all + 2, given, (count + named) * sizeof(PyObject *));
+    return PyObject_Vectorcall(sizes ? known.torch_view : known.view, all + 1,
+                               (count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);
+}
+
+static PyMethodDef view_method = {"view", (PyCFunction)(void (*)(void))view, METH_FASTCALL | METH_KEYWORDS, NULL};
+
+/* The method that stands for `known.view`, with its text. */
+static PyObject *view_of(PyObject *self, PyObject *class) {
+    PyObject *text = PyObject_GetAttrString(known.view, "__doc__");
+    if (text == NULL) return NULL;
+    view_method.ml_doc = PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : NULL;      /* the function keeps it */
+    Py_DECREF(text);
+    return PyDescr_NewMethod((PyTypeObject *)class, &view_method);
+}
+
 /* Where a slot of a class lies; -1 with an exception. */
 static Py_ssize_t offset_in(PyObject *class, const char *name) {
     PyObject *descriptor = PyObject_GetAttrString(class, name);
@@ -448,6 +471,7 @@ static PyMethodDef methods[] = {
     {"dispatch", (PyCFunction)(void (*)(void))dispatch, METH_FASTCALL | METH_KEYWORDS,
      "Answer one torch call that has a dtorch tensor among its arguments; torch's `__torch_dispatch__`."},
     {"install", install, METH_O, "Take what the answers are made of; see `dtorch.native`."},
+    {"view_of", view_of, METH_O, "`view` as a method of a class of tensors."},
     {NULL, NULL, 0, NULL},
 };
 

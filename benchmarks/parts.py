@@ -64,9 +64,7 @@ def main() -> None:
     torch.set_num_threads(1)
     bare, mesh = made(Bare), DeviceMesh("cpu", [0])
     making = microseconds(lambda: made(Bare))
-    print(
-        f"{'call':6}{'whole':>8}{'the way':>9}{'the tensor':>12}{'dtorch':>8}{'kernels':>9}{'4 devices':>11}"
-    )
+    print(f"{'call':6}{'whole':>8}{'the way':>9}{'the tensor':>12}{'dtorch':>8}{'kernel':>8}")
     with torch.no_grad():
         for name, function in FUNCTIONS.items():
             x, y = (dtorch.Tensor(torch.randn(8, 8), mesh, [Shard(0)]) for _ in range(2))

@@ -18,10 +18,17 @@ NONE = ["not measured yet"]
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
-def newest(folder: Path = RESULTS) -> Rows:
-    """Each row by (name, against), as the last file that holds it has it, with the file's name."""
+def newest(folder: Path = RESULTS, until: str = "") -> Rows:
+    """Each row by (name, against), as the last file that holds it has it, with the file's name.
+
+    Args:
+        folder: of the files.
+        until: the last day that counts, as 2026-11-30; by default all do.
+    """
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
+        if until and path.name[: len(until)] > until:
+            continue
         for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
             found[row["name"], row["against"]] = {**row, "file": path.name}
     return found

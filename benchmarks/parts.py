@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import dtorch
-from dtorch import DeviceMesh, Shard
+from dtorch import DeviceMesh, Shard, native
 
 CALLS, REPEATS = 200, 200
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -64,6 +64,7 @@ def main() -> None:
     torch.set_num_threads(1)
     bare, mesh = made(Bare), DeviceMesh("cpu", [0])
     making = microseconds(lambda: made(Bare))
+    print(f"microseconds a call, recorded in {'Python' if native.loaded() is None else 'C'}")
     print(f"{'call':6}{'whole':>8}{'the way':>9}{'the tensor':>12}{'dtorch':>8}{'kernel':>8}")
     with torch.no_grad():
         for name, function in FUNCTIONS.items():

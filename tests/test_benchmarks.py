@@ -131,6 +131,8 @@ def test_the_newest_figure_of_each_row_is_shown(tmp_path: Path) -> None:
     assert figures.lines(found, "chain") == ["chain  500 ms  it  1 s  0.50x"]
     assert figures.lines(found, "nothing") == figures.chain_lines(found) == ["not measured yet"]
     assert [row["file"] for row in found.values()] == ["2026-01-02T000000Z.json", "2026-01-01T000000Z.json"]
+    before = figures.newest(tmp_path, until="2026-01-01")
+    assert figures.lines(before, "chain") == ["chain  2 s  it  1 s  2.00x"]
 
 
 def test_the_chain_is_shown_size_by_size() -> None:

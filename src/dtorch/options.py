@@ -7,7 +7,8 @@
     DTORCH_COMPILE_SECONDS                                   300   after which a compilation is given up
     DTORCH_NATIVE                                              1   record calls made before in compiled C
 
-A variable is read each time it is asked for. One that is not set, or set to nothing, has its default.
+A variable is read each time it is asked for, `DTORCH_NATIVE` at import. One that is not set, or set to
+nothing, has its default.
 """
 
 from __future__ import annotations

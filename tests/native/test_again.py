@@ -5,8 +5,10 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +27,7 @@ pytestmark = [
     pytest.mark.skipif(native.loaded() is None, reason="compiled when dtorch is installed; make native"),
 ]
 aten = torch.ops.aten
+ROOT = Path(__file__).parents[2]
 MESH = DeviceMesh("cpu", [0, 1])
 
 
@@ -355,3 +358,14 @@ def test_what_is_older_than_its_source_is_not_used(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(native, "_made_at", lambda path: 0.0 if str(path) == os.devnull else os_stat)
     with pytest.warns(UserWarning, match="make native"):
         assert native.loaded() is None
+
+
+def test_a_wheel_holds_no_source_that_could_be_newer(tmp_path: Path) -> None:
+    """pip writes both within a millisecond, in any order."""
+    code = "from setuptools import setup; setup()"
+    made = [sys.executable, "-W", "ignore", "-c", code, "-q", "build", "-b", str(tmp_path / "build")]
+    wheel = [*made, "bdist_wheel", "-d", str(tmp_path), "-b", str(tmp_path / "kept")]
+    subprocess.run(wheel, cwd=ROOT, capture_output=True, text=True, check=True)
+    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+    assert any("native/_again" in name for name in names)
+    assert not [name for name in names if name.endswith(".c")]

@@ -87,3 +87,17 @@ def test_an_unknown_style_is_refused() -> None:
     module._tp_plan = {"head": "sideways"}
     with pytest.raises(UnsupportedError, match=r"head\.weight: the model's plan says 'sideways'"):
         dtorch.parallelize(module, MESH)
+
+
+def test_a_module_moves_to_another_mesh_with_its_buffers() -> None:
+    plain = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    x = torch.randn(6, 4)
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    dtorch.parallelize(module, dtorch.DeviceMesh("cpu", [0]), {})
+    module.load_state_dict(plain.state_dict())
+    mesh = dtorch.DeviceMesh("cpu", [0, 1])
+    dtorch.parallelize(module, mesh, {"0.weight": [Shard(0)]})
+    assert {tensor.device_mesh for tensor in [*module.parameters(), *module.buffers()]} == {mesh}
+    found = module(dtorch.Tensor(x, device_mesh=mesh))
+    torch.testing.assert_close(found.to_torch(), plain(x))
+    torch.testing.assert_close(module[1].running_mean.to_torch(), plain[1].running_mean)

@@ -62,7 +62,9 @@ def parallelize(
         owner._parameters[key] = made[id(parameter)]
     for owner in module.modules():
         for key, buffer in owner._buffers.items():
-            if buffer is not None and not isinstance(buffer, Tensor):
+            if isinstance(buffer, Tensor) and buffer.device_mesh != mesh:
+                owner._buffers[key] = buffer.redistribute(mesh, [Replicate()] * mesh.ndim)
+            elif buffer is not None and not isinstance(buffer, Tensor):
                 owner._buffers[key] = distribute(buffer, mesh, None, graph)
         _watch_state(owner)
     return module

@@ -1,8 +1,8 @@
 """Memory that a replayed plan keeps for its large results, from one replay to the next.
 
-Large blocks come from the operating system page by page, and go back when they are freed: a quarter of a
-microsecond for every 4 KiB, which is more than most calls take for their arithmetic. A replay makes the same
-results each time, so their blocks are kept; one is free again when no tensor lies in it.
+Large blocks come from the operating system page by page, and go back when they are freed, which can take
+longer than the arithmetic of a call. A replay makes the same results each time, so their blocks are kept; one
+is free again when no tensor lies in it.
 """
 
 from __future__ import annotations

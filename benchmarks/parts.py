@@ -63,8 +63,9 @@ def main() -> None:
     """Print the parts of each call."""
     torch.set_num_threads(1)
     bare, mesh = made(Bare), DeviceMesh("cpu", [0])
+    where = "Python" if native.loaded("again") is None else "C"
     making = microseconds(lambda: made(Bare))
-    print(f"microseconds a call, recorded in {'Python' if native.loaded() is None else 'C'}")
+    print(f"microseconds a call, recorded in {where}")
     print(f"{'call':6}{'whole':>8}{'the way':>9}{'the tensor':>12}{'dtorch':>8}{'kernel':>8}")
     with torch.no_grad():
         for name, function in FUNCTIONS.items():

@@ -24,7 +24,9 @@ from dtorch.op.operand import Operand, Scalar
 
 pytestmark = [
     pytest.mark.recorded,
-    pytest.mark.skipif(native.loaded() is None, reason="compiled when dtorch is installed; make native"),
+    pytest.mark.skipif(
+        native.loaded("again") is None, reason="compiled when dtorch is installed; make native"
+    ),
 ]
 aten = torch.ops.aten
 ROOT = Path(__file__).parents[2]
@@ -148,7 +150,7 @@ def pending_bytes(graph: Graph) -> int:
 @contextmanager
 def only_in_c(slow: Callable[..., Any]) -> Iterator[None]:
     """Inside, what is passed on to Python arrives at `slow`."""
-    module = native.loaded()
+    module = native.loaded("again")
     module.install({**native.installed, "slow": slow})
     try:
         yield
@@ -239,7 +241,7 @@ def test_what_is_raised_inside_arrives_and_frees_the_lock(
 
     for _ in range(3):
         aten.mul.Scalar(held.x, 0.5)
-    module = native.loaded()
+    module = native.loaded("again")
     module.install({**native.installed, failing: fails})
     try:
         with pytest.raises(KeyboardInterrupt, match=failing):
@@ -352,12 +354,12 @@ def test_can_be_left_unused() -> None:
 
 
 def test_what_is_older_than_its_source_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = native.loaded()
+    module = native.loaded("again")
     monkeypatch.setattr(module, "__file__", os.devnull)
     os_stat = os.stat(os.devnull).st_mtime
     monkeypatch.setattr(native, "_made_at", lambda path: 0.0 if str(path) == os.devnull else os_stat)
     with pytest.warns(UserWarning, match="make native"):
-        assert native.loaded() is None
+        assert native.loaded("again") is None
 
 
 def test_a_wheel_holds_no_source_that_could_be_newer(tmp_path: Path) -> None:
@@ -367,5 +369,6 @@ def test_a_wheel_holds_no_source_that_could_be_newer(tmp_path: Path) -> None:
     wheel = [*made, "bdist_wheel", "-d", str(tmp_path), "-b", str(tmp_path / "kept")]
     subprocess.run(wheel, cwd=ROOT, capture_output=True, text=True, check=True)
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
-    assert any("native/_again" in name for name in names)
+    for module in ("_again", "_look"):
+        assert any(f"native/{module}." in name for name in names)
     assert not [name for name in names if name.endswith(".c")]

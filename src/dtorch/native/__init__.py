@@ -1,13 +1,15 @@
-"""The way of a call that was made before, in C: `again.c`, compiled when dtorch is installed.
+"""What is done at every call, in C, compiled when dtorch is installed.
 
-Where there is no C compiler it is missing, and the Python functions that it stands for are used; they are the
-reference, and take every call that is not of the plainest kind. `DTORCH_NATIVE=0` leaves it unused.
+`again.c` is the way of a call that was made before, `look.c` the look before a replay. Where there is no C
+compiler they are missing, and the Python functions that they stand for are used; these are the reference, and
+take what is not of the plainest kind. `DTORCH_NATIVE=0` leaves them unused.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,23 @@ installed: dict[str, Any] = {}
 """What the answers are made of; `KNOWN` in the source lists it."""
 
 
-def loaded() -> Any:
-    """The compiled module; None where there is none, it is not wanted, or it is older than its source."""
+def loaded(name: str) -> Any:
+    """A compiled module; None where there is none, it is not wanted, or it is older than its source.
+
+    Args:
+        name: of its source, without `.c`.
+    """
     if not GlobalOption.get_native():
         return None
     try:
-        from dtorch.native import _again  # type: ignore[attr-defined]
+        module = import_module(f"dtorch.native._{name}")
     except ImportError:
         return None
-    source = Path(__file__).with_name("again.c")
-    if source.exists() and _made_at(source) > _made_at(Path(_again.__file__)):
+    source = Path(__file__).with_name(f"{name}.c")
+    if source.exists() and _made_at(source) > _made_at(Path(module.__file__ or "")):
         warnings.warn(f"{source} is newer than what was compiled of it: make native", stacklevel=2)
         return None
-    return _again
+    return module
 
 
 def _made_at(path: Path) -> float:
@@ -43,7 +49,7 @@ def before(slow: Callable[..., Any], **known: Any) -> Callable[..., Any]:
         slow: torch's `__torch_dispatch__` in Python.
         known: what the answers are made of.
     """
-    module = loaded()
+    module = loaded("again")
     if module is None:
         return slow
     installed.update(known, slow=slow)
@@ -53,4 +59,4 @@ def before(slow: Callable[..., Any], **known: Any) -> Callable[..., Any]:
 
 def view_of(cls: type, slow: Callable[..., Any]) -> Any:
     """The method `view` of a class, which hands sizes on to torch at once; `slow` itself without C."""
-    return slow if not installed else loaded().view_of(cls)
+    return slow if not installed else loaded("again").view_of(cls)

@@ -8,8 +8,8 @@ is free again when no tensor lies in it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from sys import getrefcount
+from typing import Any
 
 import torch
 
@@ -21,12 +21,12 @@ _ROUNDS = 2
 
 
 class _Block:
-    """A storage, and the replay that last took it."""
+    """A storage, and the replay that last took it; None once it has been let go."""
 
     __slots__ = ("round", "storage")
 
     def __init__(self, nbytes: int) -> None:
-        self.storage = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()
+        self.storage: Any = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()
         self.round = 0
 
     @property
@@ -35,9 +35,12 @@ class _Block:
 
         One that the program has shared may be mapped by other processes, which nobody counts here.
         """
-        if _uses(self.storage._cdata) != 1 or getrefcount(self.storage) != 2:  # held here, and asked
+        storage = self.storage
+        if (
+            storage is None or _uses(storage._cdata) != 1 or getrefcount(storage) != 3
+        ):  # here, there, and asked
             return False
-        return not self.storage.is_shared()
+        return not storage.is_shared()
 
 
 class Blocks:
@@ -57,28 +60,36 @@ class Blocks:
             dtype: of the tensor.
         """
         span = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-        return partial(self._take, span * dtype.itemsize, shape, stride, dtype)
+        nbytes = span * dtype.itemsize
+        last: _Block | None = None  # mostly the one that is free again
 
-    def _take(
-        self, nbytes: int, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        if PRESENT.listing:  # where nothing has data
-            return torch.empty_strided(shape, stride, dtype=dtype)
+        def take() -> torch.Tensor:
+            nonlocal last
+            if PRESENT.listing:  # where nothing has data
+                return torch.empty_strided(shape, stride, dtype=dtype)
+            if last is None or not last.is_free:
+                last = self._free(nbytes)
+            last.round = self._round
+            return torch.empty(0, dtype=dtype).set_(last.storage, 0, shape, stride)
+
+        return take
+
+    def _free(self, nbytes: int) -> _Block:
         blocks = self._blocks.setdefault(nbytes, [])
         for block in blocks:
             if block.is_free:
-                break
-        else:
-            block = _Block(nbytes)
-            blocks.append(block)
-        block.round = self._round
-        return torch.empty(0, dtype=dtype).set_(block.storage, 0, shape, stride)
+                return block
+        blocks.append(_Block(nbytes))
+        return blocks[-1]
 
     def settle(self) -> None:
         """A replay has ended: let go of what the last ones have not taken."""
         self._round += 1
         for blocks in self._blocks.values():
-            blocks[:] = [block for block in blocks if self._round - block.round <= _ROUNDS]
+            for block in blocks:
+                if self._round - block.round > _ROUNDS:
+                    block.storage = None
+            blocks[:] = [block for block in blocks if block.storage is not None]
 
     @property
     def nbytes(self) -> int:

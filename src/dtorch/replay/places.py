@@ -1,8 +1,8 @@
 """Places where a function found something, and whether the same still stands there.
 
 A training step is reached through a few hundred places: entries of modules, attributes, cells of closures.
-All are looked at before each replay, so this is left to C: one chain of readers, compared by identity, and
-one look at the containers that were empty. Only where something has changed is it looked for place by place.
+All are looked at before each replay, in one go, compared by identity (in C where that is compiled,
+`native/look.c`); only where something has changed is it looked for place by place.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import chain
-from operator import call, is_, itemgetter
+from operator import attrgetter, call, is_, itemgetter
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.hooks import RemovableHandle
+
+from dtorch import native
 
 _SHOWN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _LONGEST = 40
 """Characters of a value in a message."""
 _CONTAINERS = (dict, OrderedDict, list, set, frozenset, deque)
 _END = [object()]
+_READ, _HELD = attrgetter("read"), attrgetter("held")
 GONE = (KeyError, ValueError, AttributeError)
 """What a reader raises where something is no longer there."""
 
@@ -30,10 +34,10 @@ class Place(NamedTuple):
     """Somewhere a function looks.
 
     Attributes:
-        read: gives what stands in `held`, as a sequence or an iterator.
+        read: gives what stands in `held`, as a sequence or an iterator; of a dict, nothing but its entries.
         held: a container, an object, a function.
         owner: what that is, for a message.
-        names: of the values, as far as they have any.
+        names: of the values, as far as they have any; the keys, where `read` is an `itemgetter`.
     """
 
     read: Callable[[Any], Iterable[Any]]
@@ -57,6 +61,49 @@ def some_entries(held: dict[Any, Any], keys: Sequence[Any], owner: str) -> list[
 
 _getter = cache(itemgetter)
 """One for modules of one kind: what a look at them touches has left the processor's caches by then."""
+
+
+def _stand(places: list[Place], values: list[Any]) -> bool:
+    """Whether these values stand at these places, one after the other."""
+    try:
+        now = chain(chain.from_iterable(map(call, map(_READ, places), map(_HELD, places))), _END)
+        return all(map(is_, now, chain(values, _END)))
+    except GONE:
+        return False
+
+
+def _same(attribute: Any, objects: list[Any], values: list[Any]) -> bool:
+    """Whether an attribute, a descriptor, of these objects is these values, one after the other."""
+    return len(objects) == len(values) and all(map(is_, map(attribute.__get__, objects), values))
+
+
+def _versions(dicts: list[dict[Any, Any]]) -> Any:
+    """What changes with each write to one of the dicts; None, which only C can tell."""
+    return None
+
+
+def _have(dicts: list[dict[Any, Any]], versions: Any) -> bool:
+    """Whether these dicts have these versions, and so were not written since."""
+    return False
+
+
+_look: Any = native.loaded("look") or SimpleNamespace(
+    stand=_stand, same=_same, versions=_versions, have=_have
+)
+stand, same, versions, have = _look.stand, _look.same, _look.versions, _look.have
+
+
+class _Found:
+    """What stood at places, ready for a look; nothing, at the empty ones."""
+
+    def __init__(self, found: list[tuple[Place, list[Any]]], empty: list[tuple[Place, list[Any]]]) -> None:
+        self._places = [place for place, _ in found]
+        self._values = [value for _, values in found for value in values]
+        self._vacant = list({id(place.held): place.held for place, _ in empty}.values())
+
+    def hold(self) -> bool:
+        """Whether it still stands there."""
+        return not any(self._vacant) and stand(self._places, self._values)
 
 
 class Places:
@@ -111,12 +158,16 @@ class Places:
         return True
 
     def _prepare(self) -> None:
-        self._readers = [place.read for place, _ in self._found]
-        self._helds = [place.held for place, _ in self._found]
-        self._values = [value for _, values in self._found for value in values] + _END
-        self._vacant = list({id(place.held): place.held for place, _ in self._empty}.values())
+        self._all = _Found(self._found, self._empty)
         self._counted = [held for held, _ in self._sized]
         self._counts = [size for _, size in self._sized]
+        held = [*self._counted, *[place.held for place, _ in (*self._found, *self._empty)]]
+        self._dicts = list({id(each): each for each in held if isinstance(each, dict)}.values())
+        found, empty = (
+            [p for p in places if not isinstance(p[0].held, dict)] for places in (self._found, self._empty)
+        )
+        self._beside = _Found(found, empty)
+        self._versions: Any = None
         self._ready = True
 
     def hold(self) -> bool:
@@ -125,13 +176,15 @@ class Places:
             self._prepare()
         if self._memory and any(_content(held) != content for held, content in self._memory):
             return False
-        if not self.hooks_hold() or any(self._vacant) or list(map(len, self._counted)) != self._counts:
+        if not self.hooks_hold():
             return False
-        try:
-            now = chain(chain.from_iterable(map(call, self._readers, self._helds)), _END)
-            return all(map(is_, now, self._values))
-        except GONE:
+        if have(self._dicts, self._versions):
+            return self._beside.hold()
+        now = versions(self._dicts)
+        if list(map(len, self._counted)) != self._counts or not self._all.hold():
             return False
+        self._versions = now
+        return True
 
     def changed(self) -> str:
         """What is not as it was, in words; nothing where all is."""

@@ -18,7 +18,6 @@ import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from dtorch.errors import CaptureError, UnsupportedError
 from dtorch.op.operand import Operand
-from dtorch.replay.places import Place, Places, array_name, entries, some_entries
+from dtorch.replay.places import Place, Places, array_name, entries, same, some_entries
 from dtorch.tensor import Tensor
 
 MAX_REACHED = 200_000
@@ -57,10 +56,14 @@ _LOOKED_UP = {
 _MODULE_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
 """What torch keeps in every module; parameters, buffers, modules and hooks are looked at one by one."""
 
-_OPERAND, _HOOKS_OF = attrgetter("_operand"), attrgetter("_backward_hooks")
-_REQUIRES_GRAD = torch._C.TensorBase.requires_grad.__get__  # type: ignore[attr-defined]
-_grad: Any = torch._C.TensorBase.grad
-_GRAD = _grad.__get__
+_base: Any = torch._C.TensorBase
+_WATCHED: dict[str, Any] = {
+    "value, by .data =,": Tensor._operand,
+    "hooks": _base._backward_hooks,
+    "requires_grad": _base.requires_grad,
+}
+"""Attributes of tensors, by what they are in a message."""
+_GRAD = _base.grad.__get__
 
 
 class Roots:
@@ -98,11 +101,11 @@ class Roots:
         self._see_tensors()
 
     def _see_tensors(self) -> None:
-        self._operands = list(map(_OPERAND, self.tensors))
-        self._hooks = list(map(_HOOKS_OF, self.tensors))
-        self._require = list(map(_REQUIRES_GRAD, self.tensors))
+        self._watched = [
+            (part, watched, list(map(watched.__get__, self.tensors))) for part, watched in _WATCHED.items()
+        ]
         self._missing = [grad is None for grad in map(_GRAD, self.leaves)]
-        for hooks in self._hooks:
+        for hooks in map(_base._backward_hooks.__get__, self.tensors):
             if hooks is not None:
                 self._places.add(Place(iter, hooks, "the hooks of a tensor"))
 
@@ -113,11 +116,8 @@ class Roots:
 
     def hold(self) -> bool:
         """Whether all is as it was."""
-        tensors = self.tensors
         return (
-            all(map(is_, map(_OPERAND, tensors), self._operands))
-            and all(map(is_, map(_HOOKS_OF, tensors), self._hooks))
-            and list(map(_REQUIRES_GRAD, tensors)) == self._require
+            all(same(watched, self.tensors, was) for _, watched, was in self._watched)
             and self._places.hold()
             and (
                 not self.uses_gradients or [grad is None for grad in map(_GRAD, self.leaves)] == self._missing
@@ -131,11 +131,9 @@ class Roots:
         return self._places.changed() or self._changed_tensor()
 
     def _changed_tensor(self) -> str:
-        for tensor, *was in zip(self.tensors, self._operands, self._hooks, self._require, strict=True):
-            now = _OPERAND(tensor), _HOOKS_OF(tensor), _REQUIRES_GRAD(tensor)
-            parts = ("value, by .data =,", "hooks", "requires_grad")
-            for part, before, after in zip(parts, was, now, strict=True):
-                if before is not after:
+        for part, watched, was in self._watched:
+            for tensor, before in zip(self.tensors, was, strict=True):
+                if watched.__get__(tensor) is not before:
                     return f"a tensor of shape {list(tensor.shape)} that the function uses has another {part}"
         return "a parameter that the function uses had a gradient and has none, or the other way round"
 

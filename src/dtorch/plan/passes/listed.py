@@ -24,9 +24,21 @@ from dtorch.plan.passes.reuse import REUSE
 from dtorch.plan.passes.sinking import ADD_FIRST, SINKING
 from dtorch.plan.passes.state import State
 from dtorch.plan.passes.table import Pass
+from dtorch.plan.passes.views import VIEWS
 from dtorch.plan.structure import Selection, Structure
 
-PASSES: tuple[Pass, ...] = (EQUAL, ADD_FIRST, SINKING, REDISTRIBUTES, DEAD, OVERLAP, FUSION, REUSE, KEPT)
+PASSES: tuple[Pass, ...] = (
+    EQUAL,
+    ADD_FIRST,
+    SINKING,
+    REDISTRIBUTES,
+    DEAD,
+    VIEWS,
+    OVERLAP,
+    FUSION,
+    REUSE,
+    KEPT,
+)
 """In the order in which they run; `dead` stands for what was never selected to run, too."""
 
 

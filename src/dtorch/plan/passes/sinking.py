@@ -12,14 +12,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dtorch import redistribute
-from dtorch.errors import DtorchError
-from dtorch.graph.build import Surroundings, build
-from dtorch.graph.settings import default_dtype
 from dtorch.op.param import TorchCall
 from dtorch.plan.passes.draft import Draft
+from dtorch.plan.passes.rebuilt import rebuilt
 from dtorch.plan.passes.redistributes import convert_of, converting
 from dtorch.plan.passes.table import Pass, Row
-from dtorch.spec import Spec
 
 
 class _Sunk(NamedTuple):
@@ -29,25 +26,6 @@ class _Sunk(NamedTuple):
     above: tuple[int, ...]
     sent: int
     before: int
-
-
-def _on(draft: Draft, node: int, specs: list[Spec | None]) -> Any | None:
-    """The recipe of a node's call on operands of other layouts, if a rule takes them as they are."""
-    operator = draft.operator(node)
-    around = Surroundings("auto", False, default_dtype())
-    try:
-        recipe = build(operator.param, specs, {}, around)
-    except DtorchError:
-        return None
-    outputs = recipe.outputs
-    if recipe.conversions or recipe.written or not outputs or len(outputs) != 1 or outputs[0].spec is None:
-        return None
-    if outputs[0].source not in ("fresh", "view") or recipe.operator.type != operator.type:
-        return None
-    old = draft.recipes[node]
-    recipe.kept, recipe.nbytes = old.kept, old.nbytes
-    recipe.program = draft.prepare(recipe.operator, recipe.operator.layouts)
-    return recipe
 
 
 def _reduces(draft: Draft, number: int, reader: int) -> int | None:
@@ -82,7 +60,7 @@ def _view_of_a_sum(draft: Draft, node: int) -> _Sunk | None:
     assert first is not None
     if draft.written_between(draft.inputs[above][0], above, node):
         return None
-    recipe = _on(draft, view, [first.source])
+    recipe = rebuilt(draft, view, [first.source])
     if recipe is None:
         return None
     made = recipe.outputs[0].spec
@@ -128,7 +106,7 @@ def _sum_of_sums(draft: Draft, node: int) -> _Sunk | None:
     if a.source.layout is not b.source.layout or a.target is not b.target:
         return None
     specs = [None if draft.spec(n) is None else a.source for n in inputs]
-    recipe = _on(draft, node, specs)
+    recipe = rebuilt(draft, node, specs)
     spec = None if recipe is None else recipe.outputs[0].spec
     if spec is None or spec.layout is not a.source.layout:
         return None

@@ -71,7 +71,32 @@ def test_running_statistics_are_listed_as_written() -> None:
 def test_inputs_of_other_shapes_and_strides_run_uncompiled() -> None:
     region = Region(chain(1.01), [torch.randn(5, 7)], name="a chain", mode="exact")
     assert region.wait(SECONDS), region.why()
-    for x in (torch.randn(4, 7), torch.randn(7, 5).t(), torch.randn(5, 7).double()):
+    others = (
+        torch.randn(4, 7),
+        torch.randn(7, 5).t(),
+        torch.randn(5, 7).double(),
+        torch.randn(5, 7)._neg_view(),
+        torch.nn.Parameter(torch.randn(5, 7), requires_grad=False),
+    )
+    for x in (torch.randn(5, 7), *others, torch.randn(5, 7), *others):
+        assert equal(region([x]), chain(1.01)([x]))
+    resized = torch.randn(5, 7)
+    region([resized])
+    assert equal(region([resized.resize_(7, 5)]), chain(1.01)([resized]))
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("missing", ["function", "arguments"])
+def test_inputs_are_checked_without_torchs_private_look(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing == "function":
+        monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
+    else:
+        monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", lambda *tensors: None)
+    region = Region(chain(1.01), [torch.randn(5, 7)], name="a chain", mode="exact")
+    assert region.wait(SECONDS), region.why()
+    for x in (torch.randn(5, 7), torch.randn(4, 7), torch.randn(5, 7)):
         assert equal(region([x]), chain(1.01)([x]))
 
 

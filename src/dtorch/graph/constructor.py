@@ -249,8 +249,6 @@ class GraphConstructor:
         if not pending.nodes:
             return None
         with self.graph.lock, LocalWork(), Under(pending.settings):
-            _EXCLUDE(_CONJUGATE, False)
-            _EXCLUDE(_NEGATIVE, False)
             nodes, converted = pending.take()
             try:
                 self.runner.run_nodes(nodes, converted)

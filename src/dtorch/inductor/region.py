@@ -147,13 +147,16 @@ def _compiled(
     ]
     direct = plain == list(range(len(listing.results)))
     outputs, written = listing.outputs, listing.written
+    alike = _Alike()
 
     def fits(inputs: list[torch.Tensor]) -> bool:
         if len(inputs) != num_inputs:
             return False
-        for tensor, (shape, stride, dtype) in zip(inputs, checks, strict=True):
-            if tensor.shape != shape or tensor.stride() != stride or tensor.dtype != dtype or tensor.is_neg():
-                return False
+        if not alike(inputs):
+            for tensor, (shape, stride, dtype) in zip(inputs, checks, strict=True):
+                if (tensor.shape, tensor.stride(), tensor.dtype) != (shape, stride, dtype) or tensor.is_neg():
+                    return False
+            alike.note(inputs)
         return (not written or not _overlap(inputs)) and in_range(inputs, bounds)
 
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -171,6 +174,30 @@ def _compiled(
         return [output.of(roots[output.root]) for output in outputs]
 
     return run
+
+
+class _Alike:
+    """Whether tensors have the metadata of those that were noted first, told by torch in one call.
+
+    A no may be wrong: it looks at more than metadata, and torch may have no such look.
+    """
+
+    def __init__(self) -> None:
+        self._check: Callable[..., bool] | None = None
+
+    def note(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Compare with these from now on, unless there are others."""
+        if self._check is None:
+            try:
+                self._check = torch._C._dynamo.guards.TensorGuards(
+                    *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+                ).check
+            except (AttributeError, TypeError):
+                self._check = lambda *tensors: False
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether they are."""
+        return self._check is not None and self._check(*tensors)
 
 
 def _overlap(inputs: Sequence[torch.Tensor]) -> bool:

@@ -12,13 +12,27 @@ from dtorch.inductor.listing import PRESENT
 if TYPE_CHECKING:
     from dtorch.mesh import DeviceMesh
 
-_GUARDS = (
-    torch._C._AutoDispatchBelowADInplaceOrView,  # no history, and parts made in inference mode may be written
-    torch._C._DisableFuncTorch,  # a part must not become a transform's tensor
-    torch._C._DisableAutocast,
-    torch._C._DisableTorchDispatch,  # the user's dispatch modes
-    torch._C.DisableTorchFunction,  # the user's function modes, torch.device(...) among them
-)
+_included, _excluded = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
+_Keys = torch._C._ForceDispatchKeyGuard
+_NoFunctions = torch._C.DisableTorchFunction  # the user's function modes, torch.device(...) among them
+
+
+def _hidden() -> torch._C.DispatchKeySet:
+    """The dispatch keys of what must not see local work."""
+    none = _excluded() - _excluded()
+    with (
+        _Keys(none, none),
+        torch._C._AutoDispatchBelowADInplaceOrView(),  # no history; inference tensors may be written
+        torch._C._DisableFuncTorch(),  # a part must not become a transform's tensor
+        torch._C._DisableAutocast(),
+        torch._C._DisableTorchDispatch(),  # the user's dispatch modes
+    ):
+        return _excluded()
+
+
+_HIDDEN = _hidden()
+_SHOWN = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate).add(torch._C.DispatchKey.Negative)
+"""Parts that are lazily conjugated or negated are resolved, also where a dispatch has left that behind."""
 
 
 class LocalWork:
@@ -27,16 +41,17 @@ class LocalWork:
     __slots__ = ("_entered",)
 
     def __enter__(self) -> None:
-        self._entered: list[Any] = []
+        self._entered: tuple[Any, ...] = ()
         if PRESENT.listing:
             return
-        for kind in _GUARDS:
-            guard = kind()  # made when its turn has come, since some work from here on
-            guard.__enter__()
-            self._entered.append(guard)
+        keys = _Keys(_included(), (_excluded() | _HIDDEN) - _SHOWN)
+        keys.__enter__()
+        functions = _NoFunctions()  # works from here on
+        functions.__enter__()
+        self._entered = functions, keys
 
     def __exit__(self, *error: Any) -> None:
-        for guard in reversed(self._entered):
+        for guard in self._entered:
             guard.__exit__(*error)
 
 

@@ -185,7 +185,7 @@ class Capture:
         tree: Any = len(args)
         if kwargs or not all(isinstance(leaf, _LEAVES) for leaf in args):
             leaves, tree = tree_flatten((args, kwargs))
-        firsts = dict(zip(map(id, reversed(leaves)), range(len(leaves) - 1, -1, -1), strict=True))
+        firsts: dict[int, int] = {}
         key = (
             tree,
             torch.is_grad_enabled(),
@@ -193,7 +193,7 @@ class Capture:
             torch.is_autocast_enabled("cpu"),
             present(),
             self._graph(leaves).policy,
-            *[_kind(leaf, firsts[id(leaf)]) for leaf in leaves],
+            *[_kind(leaf, firsts.setdefault(id(leaf), place)) for place, leaf in enumerate(leaves)],
         )
         course = self._courses.get(key)
         if course is None:

@@ -33,9 +33,7 @@ from dtorch.replay.tape import Tape
 from dtorch.replay.traced import How
 from dtorch.tensor import Tensor, wrap
 
-_EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
 _set_grad: Any = torch._C.TensorBase.grad.__set__  # type: ignore[union-attr]
-_CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 
 
 class CourseChanged(CaptureError):
@@ -211,8 +209,6 @@ class Program:
         with self.graph.lock:
             self.graph.constructor.flush()
             with LocalWork(), Under(self.settings):
-                _EXCLUDE(_CONJUGATE, False)
-                _EXCLUDE(_NEGATIVE, False)
                 plain, numbers, parts = self._run_beside(arguments)
                 if self.numbers and self.plan.waiting is not None and self.plan.waiting.tick():
                     self._fuse()

@@ -14,8 +14,10 @@ class Candidate:
     """Calls that might become one.
 
     Attributes:
-        kind: "chain", "broadcast", "norm", "softmax", "epilogue", or "update" where a call writes.
-        nodes: the calls, in order; it runs in the place of the last.
+        kind: "chain", "broadcast", "norm", "softmax", "epilogue", "update" where a call writes, or "siblings"
+            where they are several regions beside each other.
+        nodes: the calls, in order.
+        at: the one of them in whose place it runs; the last, but for siblings.
         inputs: numbers of the operands that it reads from outside, as first read.
         outputs: numbers of those that somebody else reads.
         unfused_ns, fused_ns: the price either way, of the device with most to do.
@@ -25,6 +27,7 @@ class Candidate:
 
     kind: str
     nodes: tuple[int, ...]
+    at: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     unfused_ns: int

@@ -3,14 +3,15 @@
 Calls are looked at in their order. A call joins the regions that are open and that make or write what it
 reads; a call that cannot be part of one closes those, since they must have run before it. What a region reads
 from outside has been made before its last call, in whose place it runs; so a call that writes what an open
-region reads closes it, too.
+region reads closes it, too. Regions that do not feed each other may be joined afterwards (`siblings.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from dtorch.plan.fuse import price, rates
+from dtorch.plan.fuse import price, rates, siblings
 from dtorch.plan.fuse.candidate import Candidate
 from dtorch.plan.fuse.legality import REDUCTIONS, local_stride, why_not
 from dtorch.plan.passes import state
@@ -44,11 +45,21 @@ class _Group:
 
 def candidates(draft: Draft) -> list[Candidate]:
     """The regions of two calls and more, each with the decision and its reason, in order."""
-    return [_decided(draft, nodes, ends) for nodes, ends in _regions(draft)]
+    parts = []
+    for nodes, ends in sorted(_regions(draft), key=lambda found: draft.place[found[0][-1]]):
+        one = _decided(draft, nodes, ends)
+        parts.append(siblings.part_of(draft, one if len(nodes) > 1 else replace(one, fused=False)))
+    return siblings.joined(
+        draft,
+        parts,
+        lambda nodes: _decided(draft, nodes, ""),
+        lambda node, other: _alike(draft, node, other),
+        MAX_CALLS,
+    )
 
 
 def _regions(draft: Draft) -> list[tuple[tuple[int, ...], str]]:
-    """Nodes of each region, and what ends it."""
+    """Nodes of each region, and of each call that might be part of one, and what ends it."""
     group_of: dict[int, _Group] = {}
     is_open: dict[_Group, None] = {}
 
@@ -77,7 +88,7 @@ def _regions(draft: Draft) -> list[tuple[tuple[int, ...], str]]:
         mine.take([node], reads, writes)
         is_open[mine] = None
         group_of.update(dict.fromkeys(mine.nodes, mine))
-    found = {id(group): group for group in group_of.values() if len(group.nodes) > 1}
+    found = {id(group): group for group in group_of.values()}
     return [(tuple(sorted(group.nodes, key=draft.place.__getitem__)), group.ends) for group in found.values()]
 
 
@@ -110,7 +121,7 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
     refused = "" if outputs or written else "nobody reads what it gives"
     refused = refused or _unknown_strides(draft, nodes, inputs)
     if refused:
-        return Candidate(kind, nodes, inputs, outputs, 0, 0, False, refused)
+        return Candidate(kind, nodes, nodes[-1], inputs, outputs, 0, 0, False, refused)
     operators = [draft.operator(node) for node in nodes]
     varying = [number for number in inputs if number not in draft.facts.constants]
     given, gives = [draft.spec(n) for n in varying], [draft.spec(n) for n in (*outputs, *written)]
@@ -130,7 +141,7 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
         reason += f"; the product before it stays a call of its own{_product(draft, inputs)}"
     if not worth:
         reason = f"saves less than one part in {price.LEAST_SHARE}; {reason}"
-    return Candidate(kind, nodes, inputs, outputs, unfused, fused, worth, reason)
+    return Candidate(kind, nodes, nodes[-1], inputs, outputs, unfused, fused, worth, reason)
 
 
 def _product(draft: Draft, inputs: tuple[int, ...]) -> str:

@@ -222,13 +222,13 @@ class Draft:
         self._stale = True
 
     def fuse(self, call: Any) -> None:
-        """Let the calls of a region run as one, in the place of the last."""
-        *before, last = call.candidate.nodes
-        for node in before:
-            self.order.remove(node)
-        place = self.order.index(last)
-        self.order[place:place] = before
-        self.fused[last] = call
+        """Let the calls of a region run as one, in the place that was found for them."""
+        nodes, at = call.candidate.nodes, self.order.index(call.candidate.at)
+        inside = set(nodes)
+        before, behind = self.order[:at], self.order[at:]
+        self.order = [n for n in before if n not in inside]
+        self.order += [*nodes, *(n for n in behind if n not in inside)]
+        self.fused[nodes[-1]] = call
         self._stale = True
 
     def is_fused(self, node: int) -> bool:

@@ -25,7 +25,6 @@ from dtorch.tensor_layout import PlacementList, Placements, copied_stride, is_pl
 
 __all__ = ["PlacementList", "Placements", "Tensor", "distribute", "layout_of", "leaf", "wrap"]
 
-
 _view = torch.Tensor.view
 
 
@@ -372,6 +371,9 @@ def distribute(
 def leaf(parts: Parts, spec: Spec, graph: Graph, requires_grad: bool = False) -> Tensor:
     """The leaf tensor of parts that nobody else holds, one per device in mesh order."""
     tensor = wrap(Operand(spec, parts), graph, requires_grad)
+    graph.constructor.pending.nbytes += (
+        spec.nbytes
+    )  # which the program may drop while calls wait that read it
     autograd.watch(tensor)
     return tensor
 

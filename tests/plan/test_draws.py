@@ -188,7 +188,7 @@ def test_drawn_bytes_count_as_pending(monkeypatch: pytest.MonkeyPatch) -> None:
         y = y + torch.rand_like(x)
         most = max(most, len(constructor.pending.nodes))
         assert constructor.pending.nbytes <= 41 * nbytes
-    assert 15 < most <= 21  # each sum holds what was drawn for it
+    assert 40 < most <= 61  # each sum holds what was drawn for it; looked at when 20 more have been counted
 
 
 def test_draws_keep_nothing_alive() -> None:

@@ -314,16 +314,6 @@ def test_replicas_share_storage(graph: dtorch.Graph) -> None:
 # -- when what is pending runs ---------------------------------------------------------------------------
 
 
-def test_pending_bytes_are_bounded(x: dtorch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    (x + 1.0).to_torch()
-    monkeypatch.setattr(Pending, "max_bytes", 20 * x._operand.nbytes)
-    held = [x + float(i) for i in range(100)]
-    assert x.graph.constructor.pending.nbytes <= 20 * x._operand.nbytes
-    assert sum(pending(t) for t in held) <= 20
-    for i, tensor in enumerate(held):
-        equal(tensor.to_torch(), VALUES + i)
-
-
 def test_the_number_of_pending_calls_is_bounded(x: dtorch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     x.t()
     monkeypatch.setattr(Pending, "max_nodes", 30)

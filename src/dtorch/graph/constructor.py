@@ -182,7 +182,7 @@ class GraphConstructor:
             self.pending.settings = settings
         if task not in (-1, self._last_backward) and not self.eager:
             self._last_backward = task
-            torch.autograd.Variable._execution_engine.queue_callback(self.relieve)
+            torch.autograd.Variable._execution_engine.queue_callback(self.run_ahead)
         self._now = None if self.eager or self.graph.recorders else (task, *settings)
         self._around = _surroundings(self.graph.policy, task != -1, settings[0])
 
@@ -208,6 +208,7 @@ class GraphConstructor:
             parts = operands[i].parts
             assert parts is not None
             operands[i] = Operand(operands[i].spec, copied(parts))
+            self.pending.nbytes += operands[i].spec.nbytes
         return True
 
     def _record(self, recipe: Recipe, operands: list[Any], place: Any) -> Results:
@@ -229,7 +230,7 @@ class GraphConstructor:
         return results
 
     def append(self, node: tuple[Recipe, list[Any], tuple[Operand, ...], Any]) -> None:
-        """Add a node to what is pending, which runs when there is much of it."""
+        """Add a node to what is pending, which runs when it holds much."""
         pending = self.pending
         pending.nodes.append(node)
         pending.nbytes += node[0].nbytes
@@ -261,9 +262,14 @@ class GraphConstructor:
                 raise
         return None
 
-    def relieve(self) -> None:
-        """Run what is pending though nobody asks: there is much of it, or a backward ends."""
+    def run_ahead(self) -> None:
+        """Run what is pending though nobody asks."""
         if not self.captured:
+            self.flush()
+
+    def relieve(self) -> None:
+        """Run what is pending if it is too much; its counts say that it may be."""
+        if not self.captured and self.pending.is_too_much(self.runner):
             self.flush()
 
     @contextmanager

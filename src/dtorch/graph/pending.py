@@ -19,12 +19,13 @@ class Pending:
 
     Attributes:
         nodes: in program order.
-        nbytes: of their outputs.
+        nbytes: of what they make and of what was put, copied or drawn meanwhile, counted since what they hold
+            was last looked at.
         converted: operands that hold a conversion recorded among the nodes.
         settings: what they were recorded under.
         failure: the first failure that nobody has been told of.
-        max_bytes: of outputs that may be pending: what a program makes and drops between two values it asks
-            for.
+        max_bytes: that nodes alone may hold, what the program has dropped, beyond what the largest call needs
+            (`plan/excess.py`). Looked at when `nbytes` comes to it.
         max_nodes: a backstop for programs that make nothing but tiny tensors and never ask for one.
     """
 
@@ -39,6 +40,15 @@ class Pending:
         self.converted: list[Operand] = []
         self.settings: Settings | None = None
         self.failure: BaseException | None = None
+
+    def is_too_much(self, runner: Any) -> bool:
+        """Whether it must run, where a count is above its limit. If not, bytes are counted anew."""
+        if len(self.nodes) <= self.max_nodes:
+            excess = runner.excess_bytes(self.nodes, self.converted)
+            if excess <= self.max_bytes:
+                self.nbytes = min(excess, self.max_bytes // 2)  # not to look again at each call
+                return False
+        return True
 
     def take(self) -> tuple[list[Node], list[Operand]]:
         """The nodes, emptied out of here, and the operands that hold a conversion recorded among them."""

@@ -7,7 +7,7 @@ read first. Numbering happens at each run, so it is left to C: a `map` instead o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
 from operator import gt
 from sys import getrefcount
@@ -110,10 +110,14 @@ class Structure:
                 base = inputs[recipe.outputs[j].input]
                 self.roots[number] = self.roots.get(base, base)
 
-    def drop_conversions(self, numbered: Numbered, converted: list[Operand]) -> None:
-        """Take their conversions from operands that only nodes hold, or these would look wanted."""
+    def drop_conversions(self, numbered: Numbered, converted: list[Operand]) -> list[Operand]:
+        """Take their conversions from operands that only nodes hold, or these would look wanted.
+
+        The list is emptied, since what it holds would look wanted too; those that keep theirs are returned.
+        """
         held = {id(operand): operand for operand in converted}
         converted.clear()
+        kept = []
         while held:
             operand = held.popitem()[1]
             number = numbered.numbers.get(operand, -1)
@@ -121,6 +125,15 @@ class Structure:
             # Here the operand has two more references: its variable and getrefcount's argument.
             if getrefcount(operand) - 2 <= listed + self.reads[number]:
                 operand.converted = None
+            else:
+                kept.append(operand)
+        return kept
+
+    def dropped(self, numbered: Numbered) -> Iterator[int]:
+        """Numbers of the operands from outside that nothing but the nodes holds."""
+        for number, found in enumerate(map(getrefcount, numbered.outside), self.num_made):
+            if found == _IDLE - 1 + self.reads[number]:  # no node lists it as an output
+                yield number
 
     def wanted(self, numbered: Numbered) -> Flags:
         """Which outputs somebody beside the nodes holds, or a view of which somebody does.

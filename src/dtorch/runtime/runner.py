@@ -28,6 +28,7 @@ from dtorch.op.stream import StreamKey
 from dtorch.ops.standard.convert import Convert
 from dtorch.plan import cache
 from dtorch.plan.codegen import PlanText
+from dtorch.plan.excess import excess_bytes
 from dtorch.plan.fuse.operator import Fuse
 from dtorch.plan.passes.draft import Draft
 from dtorch.runtime import memory, streams, threads
@@ -309,6 +310,15 @@ class LocalRunner:
     def empty_cache(self) -> None:
         """Give memory that no tensor uses back to the devices."""
         memory.empty_cache()
+
+    def excess_bytes(self, nodes: list[Any], converted: list[Operand]) -> int:
+        """What waiting costs a recorded sequence in memory; see `plan/excess.py`.
+
+        Accelerators work beside the recording, so there all that it makes counts, and it is started early.
+        """
+        if nodes[-1][0].operator.mesh.device_type != "cpu":
+            return sum(recipe.nbytes for recipe, *_ in nodes)
+        return excess_bytes(nodes, converted)
 
     def run_nodes(self, nodes: list[Any], converted: list[Operand]) -> None:
         """Run a recorded sequence; see `plan/cache.py`."""

@@ -5,7 +5,7 @@
     DTORCH_NUM_GPU_WHEN_ENABLE_DTENSOR_IN_SAME_DEVICE          8   how many it then stands for
     DTORCH_OPTIMIZE                                        exact   what may be compiled: exact, fast or off
     DTORCH_COMPILE_SECONDS                                   300   after which a compilation is given up
-    DTORCH_NATIVE                                              1   record calls made before in compiled C
+    DTORCH_NATIVE                                              1   do what each call needs in compiled C
 
 A variable is read each time it is asked for, `DTORCH_NATIVE` at import. One that is not set, or set to
 nothing, has its default.
@@ -79,7 +79,7 @@ class GlobalOption:
 
     @staticmethod
     def get_native() -> bool:
-        """Whether compiled C may record calls that were made before (`DTORCH_NATIVE`), read once, at import.
+        """Whether compiled C does what each call needs (`DTORCH_NATIVE`), read once, at import.
 
         Raises:
             OptionError: the variable is neither 0 nor 1.

@@ -208,10 +208,8 @@ def _unfused(plan: Plan, candidate: Candidate, given: Sequence[torch.Tensor]) ->
 
     nodes = Selection(candidate.nodes, candidate.outputs, candidate.inputs)
     alone = from_document(to_document(plan.structure, nodes), LocalRunner().prepare)
-    parts = [
-        Everywhere(tensor.item()) if spec is None else [tensor]
-        for tensor, spec in zip(given, alone.outside, strict=True)
-    ]
+    tensors, numbers = iter(given), iter(given[-1].tolist() if None in alone.outside else ())
+    parts = [Everywhere(next(numbers)) if spec is None else [next(tensors)] for spec in alone.outside]
     return lambda: alone.run(parts)
 
 

@@ -78,6 +78,15 @@ def test_it_waits_until_it_is_worth_it(graph: dtorch.Graph) -> None:
     assert not plan.waiting.started
 
 
+def test_numbers_that_vary_are_one_input(graph: dtorch.Graph) -> None:
+    plan = last_plan(graph, lambda x, a, b: (x * a + b).relu() * a, on(graph), 2.0, 3.0)
+    assert plan.waiting is not None
+    (call,) = plan.waiting.calls
+    (region,) = set(call.regions.values())
+    assert (len(call.given), len(call.varying)) == (1, 3)
+    assert [(meta.shape, meta.dtype) for meta in region.inputs][1:] == [((3,), "float64")]
+
+
 def test_where_compiled_code_fails_the_calls_are_made_one_by_one(
     graph: dtorch.Graph, ended: dict[str, Any]
 ) -> None:

@@ -61,7 +61,8 @@ def fused_ns(
         own = rates.element_ps.get(operator.name, rates.step_ps)
         arithmetic += _elements(operator, coord) * rates.compiled_ps.get(operator.name, own) // 1000
     fixed = rates.region_ns + rates.input_ns * (len(tensors) + len(outputs))
-    fixed += rates.number_ns * (len(inputs) - len(tensors))
+    if len(inputs) > len(tensors):
+        fixed += rates.number_ns
     return fixed + max(rates.moved_ns(border), arithmetic)
 
 

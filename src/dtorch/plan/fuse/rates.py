@@ -17,7 +17,7 @@ class Rates:
         cache_bytes: the working set up to which it is in the caches.
         region_ns: what a call of compiled code costs beside its bytes.
         input_ns: the same for each input that it takes.
-        number_ns: for each number that a call gives anew.
+        number_ns: for the numbers that a call gives anew, which are handed over in one input.
         step_ps: picoseconds that an element takes in a compiled loop for each call, in registers.
         element_ps: picoseconds that an element takes in the caches, by operator; of others its bytes alone.
         compiled_ps: the same of compiled code, where it is slower or much faster than torch's.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dtorch.inductor.spelt import NUMBERS, numbered
-from dtorch.op.operand import Everywhere
 from dtorch.op.param import Slot
 from dtorch.plan.fuse.candidate import Candidate
 from dtorch.plan.fuse.legality import local_calls, local_stride
-from dtorch.spec import Spec
 
 if TYPE_CHECKING:
     from dtorch.inductor.region import Region
@@ -29,7 +28,8 @@ class FusedCall:
 
     Attributes:
         candidate: which calls.
-        given: numbers of its inputs, without those that are the same in every run.
+        given: numbers of the tensors that it takes.
+        varying: those of the numbers that it takes behind them, in one tensor.
         regions: by position.
 
     Args:
@@ -39,15 +39,17 @@ class FusedCall:
 
     def __init__(self, draft: Draft, candidate: Candidate) -> None:
         self.candidate = candidate
-        self.given = [n for n in candidate.inputs if n not in draft.facts.constants]
+        inputs = [n for n in candidate.inputs if n not in draft.facts.constants]
+        self.given = [n for n in inputs if draft.spec(n) is not None]
+        self.varying = [n for n in inputs if draft.spec(n) is None]
         first = draft.recipes[candidate.nodes[0]]
         coords, self.owner = first.operator.mesh.coords, first.program.owner
         made: dict[Any, Region] = {}
         self.regions: dict[int, Region] = {}
         for i, position in enumerate(first.program.positions):
-            metas = tuple([_meta(draft.spec(n), coords[position]) for n in self.given])
+            metas = _metas(self, draft, coords[position])
             if metas not in made:
-                made[metas] = _region(draft, candidate, i, metas)
+                made[metas] = _region(draft, self, i, metas)
             self.regions[position] = made[metas]
 
     def start(self) -> None:
@@ -82,7 +84,10 @@ class FusedCall:
         candidate, first = self.candidate, self.candidate.nodes[0]
         variables: dict[int, list[str]] = {}
         for position, region in self.regions.items():
-            given = [_argument(source, names[number], position) for number in self.given]
+            given = [str(names[number][position]) for number in self.given]
+            if self.varying:
+                values = [names[number].value for number in self.varying]
+                given.append(f"{source.constant(_as_tensor)}([{', '.join(values)}])")
             variables[position] = [f"v{first}_{j}_{position}" for j in range(len(candidate.outputs))]
             call = f"{source.constant(region)}([{', '.join(given)}])"
             made = f"{', '.join(variables[position])}, = " if candidate.outputs else ""
@@ -91,31 +96,30 @@ class FusedCall:
             names[number] = [variables[owner][j] for owner in self.owner]
 
 
-def _argument(source: PlanText, names: Any, position: int) -> str:
-    if type(names) is Everywhere:
-        return f"{source.constant(_as_tensor)}({names.value})"
-    return str(names[position])
+def _as_tensor(numbers: list[float]) -> torch.Tensor:
+    """Numbers as one tensor: torch's calls take an element in the place of a number, and give the same."""
+    return torch.frombuffer(array("d", numbers), dtype=torch.float64)
 
 
-def _as_tensor(number: float) -> torch.Tensor:
-    """A number as a tensor without dims: torch's calls take it in its place, and give the same."""
-    return torch.scalar_tensor(number, dtype=torch.float64)
-
-
-def _meta(spec: Spec | None, coord: tuple[int, ...]) -> Any:
+def _metas(call: FusedCall, draft: Draft, coord: tuple[int, ...]) -> tuple[Any, ...]:
+    """What the compiled code of a device is given."""
     from dtorch.inductor.listing import Meta
 
-    if spec is None:
-        return Meta((), (), "float64")
-    stride = local_stride(spec, coord)
-    assert stride is not None
-    return Meta(spec.local_shape(coord), stride, str(spec.dtype).removeprefix("torch."))
+    metas = []
+    for number in call.given:
+        spec = draft.spec(number)
+        stride = None if spec is None else local_stride(spec, coord)
+        assert spec is not None
+        assert stride is not None
+        metas.append(Meta(spec.local_shape(coord), stride, str(spec.dtype).removeprefix("torch.")))
+    numbers = [Meta((len(call.varying),), (1,), "float64")] if call.varying else []
+    return (*metas, *numbers)
 
 
-def _region(draft: Draft, candidate: Candidate, i: int, metas: Sequence[Any]) -> Region:
+def _region(draft: Draft, call: FusedCall, i: int, metas: Sequence[Any]) -> Region:
     from dtorch.inductor.region import Region
 
-    steps = []
+    candidate, steps = call.candidate, []
     for node in candidate.nodes:
         recipe, calls = draft.recipes[node], local_calls(draft.recipes[node])
         assert calls is not None
@@ -125,8 +129,8 @@ def _region(draft: Draft, candidate: Candidate, i: int, metas: Sequence[Any]) ->
     name = f"Fuse({', '.join(kinds)})"
     constants = draft.facts.constants
     same = {n: constants[n] for n in candidate.inputs if n in constants}
-    given = tuple(n for n in candidate.inputs if n not in same)
-    return Region(_function(steps, given, candidate.outputs, same), metas, name=name, mode=draft.mode)
+    function = _function(steps, call.given, call.varying, candidate.outputs, same)
+    return Region(function, metas, name=name, mode=draft.mode)
 
 
 def _with_number(draft: Draft, node: int) -> Callable[[list[Any]], Any] | None:
@@ -148,14 +152,16 @@ def _with_number(draft: Draft, node: int) -> Callable[[list[Any]], Any] | None:
 
 def _function(
     steps: Sequence[tuple[Any, tuple[int, ...], tuple[tuple[int, int], ...]]],
-    inputs: tuple[int, ...],
+    tensors: Sequence[int],
+    numbers: Sequence[int],
     outputs: tuple[int, ...],
     constants: Mapping[int, float],
 ) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-    """The calls one after the other."""
+    """The calls one after the other, given tensors, and numbers that vary in one behind them."""
 
     def run(given: list[torch.Tensor]) -> list[torch.Tensor]:
-        values: dict[int, Any] = {**constants, **dict(zip(inputs, given, strict=True))}
+        values: dict[int, Any] = {**constants, **dict(zip(tensors, given, strict=False))}
+        values.update(zip(numbers, given[-1].unbind() if numbers else (), strict=True))
         for call, read, made in steps:
             result = call([values[number] for number in read])
             results = result if isinstance(result, (list, tuple)) else [result]

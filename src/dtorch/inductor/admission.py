@@ -23,6 +23,9 @@ TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-11, torch.bfloat16: 2e-2, to
 """Largest difference, over the largest finite value of a result, that "fast" admits."""
 
 KINDS = ("normal", "special", "wide")
+VECTOR_ELEMENTS = 64
+"""Elements that whole vectors of any processor divide."""
+
 _NUM_WHOLE = 1 << 16
 _NUM_WITH_REST = _NUM_WHOLE + 27  # whole vectors of any width, and a rest, for which kernels have other code
 _SPECIAL = (
@@ -177,7 +180,7 @@ def _is_whole(call: Call) -> bool:
     """Whether a pointwise call has equal, contiguous inputs without a rest behind whole vectors."""
     shapes = {meta.shape for meta in call.metas if meta.shape}
     contiguous = all(meta.stride == contiguous_stride(meta.shape) for meta in call.metas)
-    return contiguous and len(shapes) == 1 and math.prod(shapes.pop()) % 64 == 0
+    return contiguous and len(shapes) == 1 and math.prod(shapes.pop()) % VECTOR_ELEMENTS == 0
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -54,6 +54,11 @@ class Operator(Priced):
         left_out: (torch operator or "" for all, part of a rule as the judge writes it, why), for rules that
             hold, by accident of a call's values or sizes, or that are worth too little, and are not listed.
         reduces: pending outputs are reduced at once outside a backward, so that a user sees Replicate.
+        compiled_alike: element-wise torch operators that compilers are known to leave bit for bit; regions
+            of them are tested before they are used.
+        alone_at_end: those of them whose last elements, behind whole vectors, torch computes by other code.
+        rowwise: torch operators that need all of a row, and are compiled with what stands around them under
+            "fast", where the row stays on the chip.
     """
 
     rules: ClassVar[Mapping[str, Dims]] = {}
@@ -62,6 +67,9 @@ class Operator(Priced):
     gradient_of: ClassVar[Mapping[int, str]] = {}
     left_out: ClassVar[Sequence[tuple[str, str, str]]] = ()
     reduces: ClassVar[bool] = False
+    compiled_alike: ClassVar[frozenset[str]] = frozenset()
+    alone_at_end: ClassVar[frozenset[str]] = frozenset()
+    rowwise: ClassVar[frozenset[str]] = frozenset()
     free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {}
     free_starts: ClassVar[Mapping[str, Sequence[str]]] = {}
 

@@ -44,6 +44,8 @@ class Activation(Pointwise):
         "aten.softplus", "aten.softshrink", "aten.hardshrink", "aten.threshold", "aten._prelu_kernel",
     )  # fmt: skip
     kinds: ClassVar[Mapping[str, str]] = _KINDS
+    compiled_alike = frozenset({"aten.hardtanh", "aten.relu", "aten.sigmoid", "aten.silu"})
+    alone_at_end = frozenset({"aten.sigmoid", "aten.silu"})
 
     def parameters(self) -> dict[str, Any]:
         """Also whether x is overwritten."""
@@ -74,6 +76,7 @@ class ActivationBackward(Pointwise):
         **{f"{name}_backward": f"{kind}Backward" for name, kind in _KINDS.items()},
         "aten.threshold_backward": "ReLUBackward",
     }
+    compiled_alike = frozenset({"aten.threshold_backward"})
 
     def linear_inputs(self) -> list[set[int]]:
         """The gradient, by whichever name."""

@@ -49,6 +49,10 @@ class BaseMath(Pointwise):
         *(f"aten.{name}" for name in (*_FUNCTIONS, *_LINEAR)),
         "aten.lerp", "aten.addcmul", "aten.addcdiv", "aten.complex", "aten.polar",
     )  # fmt: skip
+    compiled_alike = frozenset({
+        "aten.abs", "aten.bitwise_not", "aten.addcdiv", "aten.addcmul", "aten.lerp", "aten.logical_not",
+        "aten.neg", "aten.reciprocal", "aten.rsqrt",
+    })  # fmt: skip
     free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {
         "aten.lerp": ("weight",),
         "aten.addcmul": ("value",),

@@ -49,6 +49,11 @@ class BroadcastBinary(Pointwise):
         "aten.copysign", "aten.hypot", "aten.xlogy", "aten.heaviside", "aten.logaddexp", "aten.logaddexp2",
         "aten.ldexp",
     )  # fmt: skip
+    compiled_alike = frozenset({
+        "aten.add", "aten.bitwise_and", "aten.bitwise_or", "aten.div", "aten.eq", "aten.ge", "aten.gt",
+        "aten.le", "aten.logical_and", "aten.logical_or", "aten.lt", "aten.maximum", "aten.minimum",
+        "aten.mul", "aten.ne", "aten.rsub", "aten.sub",
+    })  # fmt: skip
 
     free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {
         "aten.add": ("other", "alpha"),

@@ -16,3 +16,4 @@ class Clamp(Pointwise):
     """clamp, clamp_min, clamp_max."""
 
     torch_ops = ("aten.clamp", "aten.clamp_min", "aten.clamp_max")
+    compiled_alike = frozenset(torch_ops)

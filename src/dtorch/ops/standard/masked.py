@@ -25,6 +25,7 @@ class Masked(Pointwise):
     """masked_fill(self, mask, value)."""
 
     torch_ops = ("aten.masked_fill",)
+    compiled_alike = frozenset(torch_ops)
 
     def linear_inputs(self) -> list[set[int]]:
         """Filling with 0 or a pending value is linear; any other value would be filled in once per device."""

@@ -43,6 +43,7 @@ class MaxMin(Reduction):
         "aten.max.default", "aten.min.default", "aten.amax", "aten.amin", "aten.aminmax", "aten.any",
         "aten.all", "aten.prod",
     )  # fmt: skip
+    rowwise = frozenset({"aten.amax", "aten.amin"})
 
     def rule(self) -> Rule | None:
         """As every reduction's, where torch reduces at all."""

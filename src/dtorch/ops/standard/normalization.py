@@ -112,6 +112,7 @@ class Normalization(NormalizationBase):
     """Forward."""
 
     torch_ops = ("aten.native_layer_norm", "aten._fused_rms_norm")
+    rowwise = frozenset({"aten.native_layer_norm"})
     kinds: ClassVar[Mapping[str, str]] = {
         "aten.native_layer_norm": "LayerNorm",
         "aten._fused_rms_norm": "RMSNorm",

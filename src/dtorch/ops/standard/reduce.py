@@ -38,6 +38,7 @@ class Reduce(Operator):
 
     torch_ops = ("aten.sum", "aten.mean", "aten.nansum", "aten.count_nonzero")
     reduces = True
+    rowwise = frozenset({"aten.sum", "aten.mean"})
 
     @property
     def summed(self) -> tuple[int, ...]:

@@ -56,6 +56,7 @@ class Softmax(SoftmaxBase):
     """The softmax family, forward."""
 
     torch_ops = ("aten._softmax", "aten._log_softmax", "aten._safe_softmax")
+    rowwise = frozenset({"aten._softmax", "aten._log_softmax"})
 
     def statistics(self) -> Iterable[tuple[Names, int]]:
         """Maximum and sum of each row."""

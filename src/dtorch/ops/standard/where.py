@@ -16,6 +16,7 @@ class Where(Pointwise):
     """where(condition, self, other)."""
 
     torch_ops = ("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther")
+    compiled_alike = frozenset({"aten.where"})
 
     def linear_inputs(self) -> list[set[int]]:
         """Both branches together."""

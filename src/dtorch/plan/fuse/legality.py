@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dtorch.inductor.admission import VECTOR_ELEMENTS
 from dtorch.inductor.spelt import NUMBERS
 from dtorch.op.local import Local
 from dtorch.op.param import Slot, TorchCall
@@ -15,33 +16,8 @@ from dtorch.plan.passes.draft import OUTSIDE, Draft
 from dtorch.redistribute import memory_order
 from dtorch.spec import Spec
 
-SAME_BITS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "abs", "add", "bitwise_and", "bitwise_not", "bitwise_or", "clamp", "clamp_max", "clamp_min", "div",
-        "addcdiv", "addcmul", "eq", "ge", "gt", "hardtanh", "le", "lerp", "logical_and", "logical_not",
-        "logical_or", "lt", "masked_fill",
-        "maximum", "minimum", "mul", "ne", "neg", "reciprocal", "relu", "rsqrt", "rsub", "sigmoid", "silu",
-        "sub", "threshold_backward", "where",
-    )
-)  # fmt: skip
-"""Operators that compilers are known to leave bit for bit; each region is tested before it is used."""
-
-BEHIND_VECTORS = frozenset({"aten.sigmoid", "aten.silu"})
-"""Of these, operators whose last elements, behind whole vectors, torch computes by other code."""
-
-VECTORS = 64
-"""Elements that whole vectors of any processor divide."""
-
-REDUCTIONS = frozenset(
-    f"aten.{name}"
-    for name in ("_softmax", "_log_softmax", "amax", "amin", "mean", "sum", "native_layer_norm")
-)
-"""Operators that need all of a row; under "fast" they are fused where the row stays on the chip."""
-
 ROW_BYTES = 2**18
 """Largest row that counts as staying on the chip between what reduces it and what uses it."""
-
 
 FAULTED_BYTES = 2**25
 """From here on the C library takes memory from the operating system anew, whatever was freed before."""
@@ -100,14 +76,18 @@ def _writes_in_place(draft: Draft, node: int) -> bool:
 def _kind(draft: Draft, node: int) -> str:
     operator, exact = draft.operator(node), draft.mode == "exact"
     if torch.Tag.pointwise in operator.call.func.tags:
-        if exact and operator.name not in SAME_BITS:
+        if exact and operator.name not in operator.compiled_alike:
             return "compiled it rounds otherwise"
-        if exact and (operator.name in BEHIND_VECTORS or _is_spelt(operator)) and _leaves_a_rest(operator):
+        if (
+            exact
+            and (operator.name in operator.alone_at_end or _is_spelt(operator))
+            and _leaves_a_rest(operator)
+        ):
             return "compiled it rounds otherwise behind whole vectors"
         if exact and _is_spelt(operator) and _lies_apart(operator):
             return "compiled it rounds otherwise where its operands lie in other orders"
         return ""
-    if operator.name not in REDUCTIONS:
+    if operator.name not in operator.rowwise:
         return "it is no element-wise call"
     if exact:
         return "a reduction; compiled it sums in another order"
@@ -120,7 +100,7 @@ def _kind(draft: Draft, node: int) -> str:
 def _leaves_a_rest(operator: Any) -> bool:
     """Whether a part has elements behind whole vectors."""
     spec = operator.outputs[0].spec
-    return any(spec.layout.local_numel(coord) % VECTORS for coord in spec.mesh.coords)
+    return any(spec.layout.local_numel(coord) % VECTOR_ELEMENTS for coord in spec.mesh.coords)
 
 
 def _is_spelt(operator: Any) -> bool:
@@ -139,7 +119,7 @@ def _lies_apart(operator: Any) -> bool:
 def _row_dims(operator: Any) -> tuple[int, ...]:
     """The dims of its first input that a reduction needs whole."""
     ndim, arguments = len(operator.shapes[0]), operator.arguments
-    if operator.name == "aten.native_layer_norm":
+    if "normalized_shape" in arguments:
         return tuple(range(ndim - len(arguments["normalized_shape"]), ndim))
     dims = arguments.get("dim")
     dims = [dims] if isinstance(dims, int) else dims or range(ndim)
@@ -156,7 +136,7 @@ def local_calls(recipe: Any) -> list[tuple[int, Local]] | None:
     """Position and call of torch of each distinct shard, where one makes its own without the others."""
     operator, program = recipe.operator, recipe.program
     found: list[tuple[int, Local]] | None = getattr(program, "torch_calls", lambda: None)()
-    if found is not None or operator.name not in REDUCTIONS or program.large:
+    if found is not None or operator.name not in operator.rowwise or program.large:
         return found
     layout = operator.layouts[0]
     if any(layout.axes_of(dim) for dim in _row_dims(operator) if len(layout.shape)) or layout.partial:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from dtorch.plan.fuse import price, rates, siblings
 from dtorch.plan.fuse.candidate import Candidate
-from dtorch.plan.fuse.legality import REDUCTIONS, local_stride, why_not
+from dtorch.plan.fuse.legality import local_stride, why_not
 from dtorch.plan.passes import state
 from dtorch.plan.passes.draft import Draft
 from dtorch.plan.passes.reuse import REUSE, dying
@@ -185,7 +185,7 @@ def _kind_of(draft: Draft, nodes: tuple[int, ...], inputs: tuple[int, ...]) -> s
     names = {draft.operator(node).name for node in nodes}
     if names & {"aten._softmax", "aten._log_softmax", "aten.amax"}:
         return "softmax"
-    if names & REDUCTIONS:
+    if any(draft.operator(node).name in draft.operator(node).rowwise for node in nodes):
         return "norm"
     if any(_is_product(draft, number) for number in inputs):
         return "epilogue"

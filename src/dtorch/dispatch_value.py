@@ -1,4 +1,4 @@
-"""Calls of torch that need a value on the host, or another mesh: answered here, not by an operator.
+"""Calls of torch that need a value on the host, another mesh, or a mode: answered here, not by an operator.
 
 Reading is never refused by a policy, and counted as `GetTensor`.
 """
@@ -14,6 +14,9 @@ from dtorch.dispatch_door import handles
 from dtorch.graph.conversion import convert
 from dtorch.graph.overlap import refuse_overlap
 from dtorch.layout import Layout
+from dtorch.op.modes import ASKS_GRAD_MODE
+from dtorch.op.param import overload
+from dtorch.op.schema import schema_of
 from dtorch.tensor import Tensor, wrap
 from dtorch.tensor_state import read
 
@@ -23,6 +26,13 @@ aten = torch.ops.aten
 @handles(aten._local_scalar_dense.default)
 def _item(func: Any, args: tuple, kwargs: dict) -> Any:
     return read(args[0]).item()
+
+
+@handles(*[overload(f"{name}.default") for name in ASKS_GRAD_MODE])
+def _under_grad_mode(func: Any, args: tuple, kwargs: dict) -> Any:
+    """The grad mode is an argument, since a plan runs under another."""
+    name = ASKS_GRAD_MODE[f"aten.{func._opname}"]
+    return run(func, *schema_of(func).replaced(args, kwargs, {name: torch.is_grad_enabled()}))
 
 
 @handles(aten.equal.default)

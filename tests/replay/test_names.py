@@ -77,3 +77,27 @@ def test_attributes_of_a_function_are_watched() -> None:
         config.factor = factor  # type: ignore[attr-defined]
         assert torch.equal(captured(x).to_torch(), torch.full((4, 2), factor))
     assert captured.stats().replays == 1
+
+
+@pytest.mark.parametrize("use", [
+    lambda x: x * globals()["FACTOR"],
+    lambda x: x * eval("FACTOR"),
+    lambda x: x * globals()["FAC" + "TOR"],
+])  # fmt: skip
+def test_globals_that_no_code_spells_are_watched(use: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured, x = capture(use), sharded(torch.ones(4, 2))
+    for factor in (2.0, 2.0, 2.0, 2.0, 3.0):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        assert torch.equal(captured(x).to_torch(), torch.full((4, 2), factor))
+    assert captured.stats().replays == 1
+
+
+def test_what_a_captured_function_within_another_reaches_is_watched() -> None:
+    factor = 2.0
+    inner = capture(lambda x: x * factor)
+    outer, x = capture(lambda x: inner(x) + 1), sharded(torch.ones(4, 2))
+    inner.capture(x)
+    for factor in (2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0):
+        assert torch.equal(outer(x).to_torch(), torch.full((4, 2), factor + 1))
+    assert outer.stats().replays == 2
+    assert torch.equal(inner(x).to_torch(), torch.full((4, 2), 3.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable
 
@@ -199,7 +200,7 @@ def test_values_from_python_are_made_anew() -> None:
 ARRAY = numpy.zeros(2, dtype=numpy.float32)
 
 
-@pytest.mark.parametrize(("array", "replays"), [(lambda: globals()["ARRAY"], 5), (lambda: ARRAY, 1)])
+@pytest.mark.parametrize(("array", "replays"), [(lambda: sys.modules[__name__].ARRAY, 5), (lambda: ARRAY, 1)])
 def test_a_plain_tensor_over_the_memory_of_an_array_sees_what_is_written(
     array: Callable[[], numpy.ndarray], replays: int
 ) -> None:
@@ -226,7 +227,7 @@ def test_what_is_read_before_a_write_into_a_plain_tensor_is_as_it_was_before() -
 
 def test_what_is_written_into_an_array_by_replays_stays_there() -> None:
     def counted(x: torch.Tensor) -> torch.Tensor:
-        count = torch.from_numpy(globals()["ARRAY"])
+        count = torch.from_numpy(sys.modules[__name__].ARRAY)
         result = x + count
         if x.shape[0] == 4:
             count.fill_(2.0)
@@ -262,3 +263,92 @@ def test_values_that_cannot_be_followed_are_refused_with_advice() -> None:
     captured.capture(x, 0.5)
     with pytest.raises(CaptureError, match="make that tensor outside and pass it as an argument"):
         deque(iter(lambda: captured(x, next(numbers)), None))
+
+
+@pytest.mark.parametrize(("use", "numbers"), [
+    (lambda x, s: x / s, (2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 5.0)),
+    (lambda x, s: x * s, (2.0, 3.0, 4.0, math.inf, math.inf, -math.inf, 5.0)),
+    (lambda x, s: x * (1 / s), (2.0, 4.0, 8.0, math.inf, 0.5)),
+])  # fmt: skip
+def test_a_number_that_pending_sums_may_not_meet_is_recorded_anew(
+    use: Callable[..., torch.Tensor], numbers: tuple[float, ...]
+) -> None:
+    a, b = torch.tensor([[5.0, -3.0]]), torch.ones(2, 1)
+    parts = dtorch.Tensor(a, MESH, [Shard(1)]), dtorch.Tensor(b, MESH, [Shard(0)])
+    captured = capture(lambda a, b, s: use(a @ b, s))
+    for s in (2.0, 2.0, *numbers):
+        assert torch.allclose(captured(*parts, s).to_torch(), use(a @ b, s))
+    assert captured.stats().replays >= 1
+
+
+def test_betas_that_become_another_number_of_floats_are_recorded_anew() -> None:
+    weight = sharded(torch.ones(4, 2)).requires_grad_()
+
+    class Scaled(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self) -> None:  # type: ignore[override]
+            for beta in self.param_groups[0]["betas"]:
+                weight.mul_(beta)
+
+    optimizer = Scaled([weight], {"betas": (0.5, 0.25)})
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.step()
+        return x * 2
+
+    captured, product = capture(step), 1.0
+    for betas in ((0.5, 0.25),) * 2 + ((0.25, 0.5), (2.0, 4.0), (4.0, 0.5), (3.0,), (3.0,), (0.5, 4.0)):
+        optimizer.param_groups[0]["betas"] = betas
+        captured(sharded(torch.ones(4, 2)))
+        product *= math.prod(betas)
+        assert weight[0, 0].item() == product
+    assert captured.stats().replays >= 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, s: F.leaky_relu(x, s // 1),
+        lambda x, s: x.clamp(s // 1, 7.0),
+        lambda x, s: x * int(s),
+        lambda x, s: x * round(s),
+        lambda x, s: x * math.floor(s),
+        lambda x, s: x * math.ceil(s),
+        lambda x, s: x * math.trunc(s),
+        lambda x, s: x * int(float(s)),
+        lambda x, s: x * divmod(s, 1)[0],
+        lambda x, s: x * {0.75: 1, 1.5: 2}.get(s, 3),
+        lambda x, s: x * (1 if s.is_integer() else 2),
+    ],
+)
+def test_a_whole_number_made_of_a_float_may_stay_and_then_change(use: Callable[..., torch.Tensor]) -> None:
+    full = torch.tensor([[-1.0, 2.0]] * 4)
+    captured = capture(use)
+    for s in (0.5, 0.5, 0.25, 0.375, 0.75, 1.5, 1.5, 1.25, 1.5, 2.0, 7.5):
+        assert torch.equal(captured(sharded(full), s).to_torch(), use(full, s))
+    assert captured.stats().replays >= 1
+
+
+def test_a_rounded_number_is_followed() -> None:
+    captured, x = capture(lambda x, s: x * round(s, 1)), sharded(torch.ones(4, 2))
+    for s in (0.51, 0.51, 0.26, 0.72, 0.14):
+        assert torch.equal(captured(x, s).to_torch(), x.to_torch() * round(s, 1))
+    assert captured.stats().replays == 2
+
+
+def test_a_rate_that_is_returned_is_followed() -> None:
+    weight = sharded(torch.ones(4, 2)).requires_grad_()
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, float]:
+        optimizer.zero_grad()
+        (weight * x).sum().backward()
+        optimizer.step()
+        return x * 2, optimizer.param_groups[0]["lr"]
+
+    captured = capture(step)
+    for number in range(9):
+        optimizer.param_groups[0]["lr"] = 1 / (number + 1)
+        rate = captured(sharded(torch.ones(4, 2)))[1]
+        assert (type(rate), rate) == (float, 1 / (number + 1))
+    assert captured.stats().replays >= 5

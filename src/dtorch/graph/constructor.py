@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from dtorch import redistribute
-from dtorch.errors import CaptureError
-from dtorch.graph import aliasing, conversion, described, drawing, lines, trial
+from dtorch.graph import aliasing, conversion, described, drawing, lines, refused, trial
 from dtorch.graph.build import Surroundings, build
 from dtorch.graph.confirm import confirm, failure_at, users_place
 from dtorch.graph.conversion import convert
@@ -28,6 +27,7 @@ from dtorch.graph.overlap import refuse_overlap
 from dtorch.graph.pending import Pending
 from dtorch.graph.recipe import OutputPlan, Recipe, Recipes
 from dtorch.graph.settings import Under, default_dtype, deterministic, imprecise
+from dtorch.graph.shown import shown
 from dtorch.op.operand import Failed, Operand, Parts, Scalar, copied
 from dtorch.op.param import OpParam, key_of
 from dtorch.redistribute.local_work import LocalWork
@@ -44,12 +44,6 @@ _EXCLUDE = torch._C._dispatch_tls_set_dispatch_key_excluded
 _CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 _current_backward = torch._C._current_graph_task_id
 _surroundings = cache(Surroundings)  # one object for equal values: keys compare by identity
-
-
-_ASKED = (
-    "capture(): the function asks for the value of a distributed tensor (item, bool, print, to_torch ...); "
-    "move that out of the function"
-)
 
 
 class GraphConstructor:
@@ -164,7 +158,7 @@ class GraphConstructor:
                     aliasing.reduce_first(self, recipe, operands)
                     results = None
                 else:
-                    results = self.run(recipe, operands, in_backward)
+                    results = self.run(recipe, operands, in_backward, plain)
         if results is not None and self.graph.recorders:
             self.graph.wire(recipe, operands, results, plain)
         return recipe, results
@@ -246,7 +240,7 @@ class GraphConstructor:
         """
         pending = self.pending
         if self.captured:
-            raise CaptureError(_ASKED)
+            raise refused.asked()
         if not pending.nodes:
             return None
         with self.graph.lock, LocalWork(), Under(pending.settings):
@@ -336,7 +330,13 @@ class GraphConstructor:
 
     # -- running --------------------------------------------------------------------------------------------
 
-    def run(self, recipe: Recipe, operands: Sequence[Operand | None], in_backward: bool) -> Results:
+    def run(
+        self,
+        recipe: Recipe,
+        operands: Sequence[Operand | None],
+        in_backward: bool,
+        plain: Sequence[int] = (),
+    ) -> Results:
         """Run a call at once, after all that is pending."""
         given, operands = operands, self.legal(recipe, operands)
         operator = recipe.operator
@@ -344,7 +344,7 @@ class GraphConstructor:
             self.captured = False  # a first run confirms what was inferred, so this is no capture
             self.tape.generators.watching = False
         elif self.captured:
-            raise CaptureError(f"capture(): {operator.describe()} cannot be recorded ahead; keep it outside")
+            raise refused.ran(recipe, given, plain)
         self.flush()
         program = recipe.program
         if program is None:
@@ -363,6 +363,8 @@ class GraphConstructor:
                 self.graph.note(node_of(operator, given, results, in_backward))
             aliasing.written(self, recipe, given, operands)
         if not recipe.checked:
+            if recipe.outputs is None:
+                recipe.outputs = shown(operator, results, inputs)
             confirm(recipe, results)
         return outputs_of(self, recipe, given, results)
 

@@ -18,6 +18,7 @@ at as soon as it is known.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import torch
@@ -38,9 +39,17 @@ class TapeText:
         spoiled: numbers of the plain tensors from outside that are written before the last look at what
             steers the program: where that is another, they have to be put back.
         draws_early: whether random numbers are drawn before that look.
+
+    Args:
+        tape: of the captured call.
+        calls: of the tape, those that a replay makes.
+        tied: numbers that have to be what they were.
+        sound: numbers that meet parts of pending sums, which may not be 0, infinite or NaN.
     """
 
-    def __init__(self, tape: Tape, calls: Sequence[TapedCall], tied: Mapping[How, float]) -> None:
+    def __init__(
+        self, tape: Tape, calls: Sequence[TapedCall], tied: Mapping[How, float], sound: Sequence[How] = ()
+    ) -> None:
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {"flatten": tensors_in}
         self.names: dict[How, str] = {}
@@ -52,6 +61,7 @@ class TapeText:
         self._drawn = False
         self._waiting = dict(tape.decisions)
         self._items: set[int] = set()
+        self._sound = dict.fromkeys(sound)
         self._decide()
         for call in calls:
             self._write(call)
@@ -129,6 +139,9 @@ class TapeText:
             if _items_of(decision) <= self._items:
                 del self._waiting[decision]
                 self._steer(f"({self.value(decision)}) is not {outcome}")
+        for how in [how for how in self._sound if _items_of(how) <= self._items]:
+            del self._sound[how]
+            self._steer(f"not 0.0 < abs({self.value(how)}) < {self.constant(inf)}")
 
     def _call(self, call: TapedCall) -> str:
         if call.item >= 0:

@@ -80,6 +80,9 @@ class Capture:
         """
         self._stats.calls += 1
         leaves, course = self._course(args, kwargs)
+        if self._graph(leaves).constructor.captured:
+            self._why = "called as it is: another captured function, which is being recorded, calls it"
+            return self.function(*args, **kwargs)
         if course.programs and self._graph(leaves).recorders:
             self._why = "called as it is: dtorch.record() is open, and a replay makes no calls to list"
             return self.function(*args, **kwargs)

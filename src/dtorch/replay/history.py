@@ -12,6 +12,7 @@ plans that ran in them.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from dtorch.perf.launch import LaunchModel
 
@@ -34,6 +35,22 @@ class History:
         self.recorded_s = self.execution_s = self.replayed_s = float("inf")
         self._changes: Counter[str] = Counter()
         self._replays = 0
+        self._seen: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        self._changing: set[tuple[int, str]] = set()
+
+    def is_input(self, group: dict[str, Any], name: str) -> bool:
+        """Whether an entry of an optimizer's group is an input of recordings.
+
+        Floats are: rates change. A tuple of floats, such as betas, is once it has been met with other values,
+        as schedulers cycle them; until then its floats are constants, for which compiled code is better.
+        """
+        value, key = group[name], (id(group), name)
+        if type(value) is not tuple or {*map(type, value)} != {float}:
+            return type(value) is float
+        _, before = self._seen.setdefault(key, (group, value))
+        if before != value:
+            self._changing.add(key)
+        return key in self._changing
 
     def change(self, text: str) -> str:
         """Note what has changed; the text, and more of it where changes outnumber replays."""
@@ -44,7 +61,7 @@ class History:
         most, times = self._changes.most_common(1)[0]
         return (
             f"{text}; recordings keep being made anew, {times} times because of {most}: pass it as an "
-            f"argument, or keep it out of the function's reach{self.gain('; ')}"
+            f"argument, count in a plain tensor, or keep it out of the function's reach{self.gain('; ')}"
         )
 
     def replay(self, seconds: float) -> None:

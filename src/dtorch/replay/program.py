@@ -26,6 +26,7 @@ from dtorch.replay.compiled import CompiledPlan
 from dtorch.replay.cuda_graph import Door, GraphedPlan, graphed, obstacle
 from dtorch.replay.inputs import Inputs
 from dtorch.replay.made import Constant
+from dtorch.replay.outputs import Outputs
 from dtorch.replay.roots import Roots
 from dtorch.replay.sources import Result, Source
 from dtorch.replay.steady import Steady
@@ -83,6 +84,7 @@ class Program:
     def __post_init__(self) -> None:
         numbers = [source.which for source in self.sources.values() if source.kind == "number"]
         self.numbers: list[How] = list(dict.fromkeys(numbers))
+        self.returned = [result.which for result in self.results if result.kind == "number"]
         self.free: set[How] = set()
         self.given = set(self.argument_slots.values())
         self.given.update(result.which for result in self.results if result.kind == "plain")
@@ -117,10 +119,20 @@ class Program:
     def _tie(self) -> None:
         self.tied = {how: value for how, value in self.tape.values.items() if how not in self.free}
         self._outside = [(how, value) for how, value in self.tied.items() if how[0] != "item"]
-        source = beside.TapeText(self.tape, self.steady.calls, self.tied)
-        self.beside = source.function(self.numbers)
+        source = beside.TapeText(self.tape, self.steady.calls, self.tied, self._sound())
+        self.beside = source.function([*self.numbers, *self.returned])
         self.spoiled = sorted(source.spoiled)
         self.rewound = self.tape.generators.used if source.draws_early else []
+
+    def _sound(self) -> list[How]:
+        """The numbers that meet parts of pending sums, which 0 and infinity would make NaN of."""
+        found = []
+        for node in self.selection.nodes:
+            given = self.structure.inputs[node]
+            specs = [self.structure.spec(number) for number in (*given, *self.structure.outputs[node])]
+            if any(spec is not None and spec.layout.partial for spec in specs):
+                found += [self.sources[number] for number in given if number in self.sources]
+        return [source.which for source in found if source.kind == "number"]
 
     def confirm(self, other: Program) -> None:
         """Free the numbers that another recording, alike in all else, was made with other values of.
@@ -209,7 +221,8 @@ class Program:
         with self.graph.lock:
             self.graph.constructor.flush()
             with LocalWork(), Under(self.settings):
-                plain, numbers, parts = self._run_beside(arguments)
+                plain, made_numbers, parts = self._run_beside(arguments)
+                numbers = made_numbers[: len(self.numbers)]
                 if self.numbers and self.plan.waiting is not None and self.plan.waiting.tick():
                     self._fuse()
                 note(self.plan)
@@ -234,10 +247,14 @@ class Program:
                 operand.converted = None
                 if operand.shared is not None:
                     operand.shared.version += 1
-            outputs = _Outputs(self, arguments, dict(zip(self.selection.wanted, made, strict=True)), parts)
+            outputs = Outputs(self, arguments, dict(zip(self.selection.wanted, made, strict=True)), parts)
             for leaf, number in self.gradients:
                 _set_grad(leaf, wrap(outputs.operand(number), self.graph))
-            found = [self._result(result, arguments, plain, outputs) for result in self.results]
+            returned = iter(made_numbers[len(self.numbers) :])
+            found = [
+                next(returned) if result.kind == "number" else self._result(result, arguments, plain, outputs)
+                for result in self.results
+            ]
         return tree_unflatten(found, self.tree)
 
     def compile(self) -> None:
@@ -292,7 +309,9 @@ class Program:
             return error
         structure = self.plan.structure
         recipe = structure.recipes[node]
-        failure = failure_at(error, recipe.operator, recipe.operator.inputs, self.places[node])
+        targets = [structure.spec(structure.inputs[node][i]) for i in recipe.written]
+        note = _too_small(error, targets[0]) if targets else ""
+        failure = failure_at(error, recipe.operator, recipe.operator.inputs, self.places[node], note)
         regions = [call.candidate.nodes for call in self.plan.rewritten.fused.values()]
         nodes = next((inside for inside in regions if inside[0] == node), (node,))
         written = [structure.inputs[n][i] for n in nodes for i in structure.recipes[n].written]
@@ -323,7 +342,7 @@ class Program:
         return tensors, numbers, made
 
     def _result(
-        self, result: Result, arguments: Sequence[Any], plain: list[torch.Tensor], outputs: _Outputs
+        self, result: Result, arguments: Sequence[Any], plain: list[torch.Tensor], outputs: Outputs
     ) -> Any:
         if result.kind == "tensor":
             return wrap(outputs.operand(result.which), self.graph)
@@ -340,39 +359,11 @@ def _alike(a: Result, b: Result) -> bool:
     return a == b
 
 
-class _Outputs:
-    """New operands for what one replay made; views share the buffer of what they view."""
-
-    def __init__(
-        self, program: Program, arguments: Sequence[Any], made: dict[int, Parts], beside: list[Parts]
-    ) -> None:
-        self.program = program
-        self.arguments = arguments
-        self.made = made
-        self.beside = beside
-        self.found: dict[int, Operand] = {}
-        self.found_beside: dict[int, Operand] = {}
-
-    def operand(self, number: int) -> Operand:
-        """The operand of an output."""
-        if number not in self.found:
-            program = self.program
-            spec, root = program.specs[number], program.structure.roots.get(number)
-            buffer = None if root is None else self._root(root).buffer
-            offset = program.offsets.get(number, 0)
-            operand = Operand(spec, None, buffer, offset)  # type: ignore[arg-type]
-            self.found[number] = operand.give(self.made[number])
-        return self.found[number]
-
-    def _root(self, number: int) -> Operand:
-        if number < self.program.structure.num_made:
-            return self.operand(number)
-        source = self.program.sources[number]
-        return self.made_beside(source.which) if source.kind == "made" else source.operand(self.arguments)
-
-    def made_beside(self, number: int) -> Operand:
-        """The operand of what was made beside the graph."""
-        if number not in self.found_beside:
-            spec = self.program.tape.made[number].spec
-            self.found_beside[number] = Operand(spec, self.beside[number])
-        return self.found_beside[number]
+def _too_small(error: Exception, spec: Any) -> str:
+    """What an index that a write does not reach tells of what is written."""
+    if not isinstance(error, IndexError):
+        return ""
+    return (
+        f"the replay writes behind the end of a tensor of shape {list(spec.shape)}: a cache that is full, "
+        "for one, which has to be larger, or reset in time"
+    )

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from dtorch.errors import CaptureError
 from dtorch.graph.confirm import line_of
@@ -20,10 +20,11 @@ from dtorch.plan.structure import Numbered, Structure
 from dtorch.replay.history import History
 from dtorch.replay.hoist import drop_detached, hoist
 from dtorch.replay.program import Program
+from dtorch.replay.reads import Reads
 from dtorch.replay.roots import Roots
 from dtorch.replay.sources import Result, Source, scalar_source
 from dtorch.replay.tape import PlainCalls, Tape, TracedNumbers
-from dtorch.replay.traced import Traced
+from dtorch.replay.traced import Traced, plain
 from dtorch.tensor import Tensor
 
 
@@ -47,20 +48,22 @@ def record(
     constructor = graph.constructor
     with graph.lock:
         constructor.flush()
-        roots = Roots(function, leaves)
+        roots = Roots(function, leaves, history)
         inputs = _Inputs(leaves, roots)
         tape = Tape(constructor.pending.nodes)
         traced = [
             Traced(leaf, ("argument", place), tape.decisions) if type(leaf) is float else leaf
             for place, leaf in enumerate(leaves)
         ]
-        tape.values.update((leaf.how, float(leaf)) for leaf in traced if type(leaf) is Traced)
+        tape.values.update((leaf.how, plain(leaf)) for leaf in traced if type(leaf) is Traced)
         with constructor.capturing(tape):
-            with _hyperparameters(roots, tape), TracedNumbers(tape), PlainCalls(tape):
+            reads = Reads(roots.objects)
+            with reads.watching(), _hyperparameters(roots, tape), TracedNumbers(tape), PlainCalls(tape):
                 args, kwargs = tree_unflatten(traced, tree)
                 value = function(*args, **kwargs)
             del args, kwargs, traced
             tape.generators.check()
+            roots.narrow(reads)
             name = getattr(function, "__qualname__", "a captured function")
             program = _program(name, graph, value, roots, tape, inputs) if constructor.captured else None
         start = perf_counter()
@@ -71,7 +74,7 @@ def record(
             history.execution_s = min(history.execution_s, perf_counter() - start)
         if error is not None:
             raise error
-        return value, program
+        return tree_map(_plain, value), program
 
 
 @contextmanager
@@ -81,43 +84,80 @@ def _hyperparameters(roots: Roots, tape: Tape) -> Iterator[None]:
     Raises:
         CaptureError: one has been changed, which a replay would not do again.
     """
-    changed = []
-    for group in roots.groups:
-        for name, value in group.items():
-            if type(value) is float:
-                changed.append((group, name, value))
-                group[name] = Traced(value, ("setting", _Setting(group, name)), tape.decisions)
-                tape.values[group[name].how] = value
+    traced = [(group, name, group[name]) for group, name in roots.settings]
+    given = [_traced(group, name, tape) for group, name, _ in traced]
     try:
+        for (group, name, _), value in zip(traced, given, strict=True):
+            group[name] = value
         yield
-        for group, name, _ in changed:
-            if getattr(group.get(name), "how", None) != ("setting", _Setting(group, name)):
+        for (group, name, _), value in zip(traced, given, strict=True):
+            if not _is_same(group.get(name), value):
                 raise CaptureError(
                     f"capture(): the function changes {name!r} of an optimizer, and a replay would not; call "
                     "what changes it, a scheduler's step() for one, outside"
                 )
     finally:
-        for held in {id(group): group for group, _, _ in changed}.values():
-            held.update({name: float(value) for name, value in held.items() if type(value) is Traced})
+        for group in {id(group): group for group, _, _ in traced}.values():
+            group.update({name: _plain(value) for name, value in group.items()})
+        for (group, name, before), value in zip(traced, given, strict=True):
+            if group.get(name) == _plain(value):
+                group[name] = before  # the same object, not an equal one
+
+
+def _traced(group: dict[str, Any], name: str, tape: Tape) -> Any:
+    """A setting with its floats traced, which are entered."""
+
+    def follow(value: float, place: int | None) -> Traced:
+        made = Traced(value, ("setting", _Setting(group, name, place)), tape.decisions)
+        tape.values[made.how] = value
+        return made
+
+    held = group[name]
+    return follow(held, None) if type(held) is float else tuple(map(follow, held, range(len(held))))
+
+
+def _is_same(now: Any, given: Any) -> bool:
+    """Whether a setting is the one that was given; copied, as a state is loaded, it may be."""
+    a, b = (value if type(value) is tuple else (value,) for value in (now, given))
+    return len(a) == len(b) and all(getattr(x, "how", None) == y.how for x, y in zip(a, b, strict=True))
+
+
+def _plain(value: Any) -> Any:
+    """A setting with its floats as they were."""
+    if type(value) is tuple:
+        return tuple(map(_plain, value)) if any(type(item) is Traced for item in value) else value
+    return plain(value) if type(value) is Traced else value
 
 
 class _Setting:
-    """One float of an optimizer's group, equal to itself whoever made it."""
+    """One float of an optimizer's group, equal to itself whoever made it.
 
-    __slots__ = ("group", "name")
+    Args:
+        group: of the optimizer.
+        name: in the group.
+        place: in a tuple of floats; None for a float by itself.
+    """
 
-    def __init__(self, group: dict[str, Any], name: str) -> None:
+    __slots__ = ("group", "name", "place")
+
+    def __init__(self, group: dict[str, Any], name: str, place: int | None) -> None:
         self.group = group
         self.name = name
+        self.place = place
 
     def __float__(self) -> float:
-        return float(self.group[self.name])
+        held = self.group[self.name]
+        return float(held if self.place is None else held[self.place])
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is _Setting and other.group is self.group and other.name == self.name
+        return (
+            type(other) is _Setting
+            and other.group is self.group
+            and (other.name, other.place) == (self.name, self.place)
+        )
 
     def __hash__(self) -> int:
-        return hash((id(self.group), self.name))
+        return hash((id(self.group), self.name, self.place))
 
 
 def _program(name: str, graph: Graph, value: Any, roots: Roots, tape: Tape, inputs: _Inputs) -> Program:
@@ -205,7 +245,7 @@ def _results(
         elif isinstance(leaf, torch.Tensor):
             found.append(Result("plain", tape.number(leaf)))
         else:
-            found.append(Result("value", float(leaf) if type(leaf) is Traced else leaf))
+            found.append(Result("number", leaf.how) if type(leaf) is Traced else Result("value", leaf))
     return found, tree
 
 

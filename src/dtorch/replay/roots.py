@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import array
 import contextvars
-import dis
 import functools
 import sys
 import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from dtorch.errors import CaptureError, UnsupportedError
 from dtorch.op.operand import Operand
+from dtorch.replay.history import History
+from dtorch.replay.names import BY_NAME, names_of
 from dtorch.replay.places import Place, Places, array_name, entries, same, some_entries
+from dtorch.replay.reads import Reads
 from dtorch.tensor import Tensor
 
 MAX_REACHED = 200_000
@@ -46,13 +48,6 @@ _NO_CODE = (
     "_abc_impl",
 )
 
-_LOOKED_UP = {
-    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"), 0),
-    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"), 1),
-    "IMPORT_NAME": 2,
-}
-"""Which of `_Names` an instruction looks up; an equal name of another kind is another thing."""
-
 _MODULE_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
 """What torch keeps in every module; parameters, buffers, modules and hooks are looked at one by one."""
 
@@ -72,17 +67,36 @@ class Roots:
     Attributes:
         tensors: of dtorch, each once.
         groups: the parameter groups of optimizers.
+        settings: groups and the names of those entries that are inputs.
+        objects: of other classes than torch's, and schedulers.
+        refused: why the function cannot be captured, because of what it reaches.
         leaves: the tensors that gather gradients.
         uses_gradients: whether the function reads or makes `.grad`; until that is known, it does.
     """
 
-    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, function: Callable[..., Any], arguments: Sequence[Any] = (), history: History | None = None
+    ) -> None:
+        self._history = history or History()
+        self.uses_gradients = True
+        self._missing: list[bool] = []
+        self._watched: list[tuple[str, Any, list[Any]]] = []
+        self._from = [function, *(leaf for leaf in arguments if not isinstance(leaf, torch.Tensor))]
+        self._walk(None)
+        self.leaves = [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]
+        self._see_tensors()
+
+    def _walk(self, reads: Reads | None) -> None:
+        """Find what is reached, of objects only through attributes that were read, where that is known."""
         self.tensors: list[Tensor] = []
         self.groups: list[dict[str, Any]] = []
-        self.uses_gradients = True
+        self.settings: list[tuple[dict[str, Any], str]] = []
+        self.objects: list[Any] = []
+        self.refused: CaptureError | None = None
+        self._reads = reads
         self._places = Places()
         seen: dict[int, Any] = {}
-        self._waiting = [function, *(leaf for leaf in arguments if not isinstance(leaf, torch.Tensor))]
+        self._waiting = list(self._from)
         while self._waiting:
             found = self._waiting.pop()
             if isinstance(found, (*_PLAIN, *_OPAQUE)) or id(found) in seen:
@@ -97,15 +111,35 @@ class Roots:
             elif not isinstance(found, torch.Tensor):
                 for place in self._look(found):
                     self._waiting += self._places.add(place)
-        self.leaves = [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]
-        self._see_tensors()
+
+    def narrow(self, reads: Reads) -> None:
+        """Look from now on only at attributes that the call has read, unless it changed what it reaches.
+
+        Raises:
+            CaptureError: the function reaches arrays that are too large to be looked at.
+        """
+        if self._places.hold():
+            before = {id(tensor): number for number, tensor in enumerate(self.tensors)}
+            leaves = {id(leaf): missing for leaf, missing in zip(self.leaves, self._missing, strict=True)}
+            self._walk(reads)
+            self.tensors = [tensor for tensor in self.tensors if id(tensor) in before]
+            kept = [before[id(tensor)] for tensor in self.tensors]
+            self._watched = [(part, watched, [was[n] for n in kept]) for part, watched, was in self._watched]
+            self.leaves = [tensor for tensor in self.tensors if id(tensor) in leaves]
+            self._missing = [leaves[id(leaf)] for leaf in self.leaves]
+            self._see_hooks()
+        if self.refused is not None:
+            raise self.refused
 
     def _see_tensors(self) -> None:
         self._watched = [
             (part, watched, list(map(watched.__get__, self.tensors))) for part, watched in _WATCHED.items()
         ]
         self._missing = [grad is None for grad in map(_GRAD, self.leaves)]
-        for hooks in map(_base._backward_hooks.__get__, self.tensors):
+        self._see_hooks()
+
+    def _see_hooks(self) -> None:
+        for hooks in next(was for part, _, was in self._watched if part == "hooks"):
             if hooks is not None:
                 self._places.add(Place(iter, hooks, "the hooks of a tensor"))
 
@@ -155,8 +189,7 @@ class Roots:
             yield Place(iter, found.param_groups, f"the groups of {kind}")
             for group in found.param_groups:
                 self.groups.append(group)
-                names = [key for key in group if type(group[key]) is not float]
-                yield from some_entries(group, names, f"a group of {kind}")
+                yield from self._group(group, f"a group of {kind}")
         elif isinstance(found, dict):
             yield from entries(found, "a dict")
         elif isinstance(found, (list, tuple, set, frozenset, deque)):
@@ -165,6 +198,8 @@ class Roots:
             yield Place(lambda held: (held.func, *held.args, *held.keywords.values()), found, "a partial")
         elif isinstance(found, types.MethodType):
             yield Place(lambda held: (held.__self__, held.__func__), found, "a method")
+        elif _is_captured(found):
+            yield Place(lambda held: [held.function], found, "a captured function")
         elif isinstance(found, contextvars.ContextVar):
             yield Place(lambda held: [held.get(None)], found, f"ContextVar {found.name!r}")
         elif isinstance(found, types.FunctionType):
@@ -173,21 +208,40 @@ class Roots:
             "torch",
             "dtorch",
         ):
-            held = getattr(found, "__dict__", None)
-            if _is_written_memory(found):
-                yield from self._array(found)
-            if isinstance(held, dict):
-                yield from entries(held, f"a {kind}")
-            slots = [name for base in type(found).__mro__ for name in _slots(base)]
-            if slots:
-                yield Place(lambda held: [getattr(held, name, None) for name in slots], found, kind, slots)
-            yield from _class_of(found)
+            self.objects.append(found)
+            yield from self._object(found, None if self._reads is None else self._reads.of(found))
 
-    def _array(self, found: Any) -> Iterator[Place]:
+    def _object(self, found: Any, read: set[str] | None) -> Iterator[Place]:
+        """An object of a class of somebody else's; of its attributes those that were read, None for all."""
+        kind, held = type(found).__name__, getattr(found, "__dict__", None)
+        if _is_written_memory(found):
+            self._array(found)
+        if isinstance(held, dict) and read is None:
+            yield from entries(held, f"a {kind}")
+        elif isinstance(held, dict) and read is not None:
+            yield from some_entries(held, [name for name in held if name in read], f"a {kind}")
+            self._places.add_size(held)
+        slots = [name for base in type(found).__mro__ for name in _slots(base)]
+        slots = [name for name in slots if read is None or name in read]
+        if slots:
+            yield Place(lambda held: [getattr(held, name, None) for name in slots], found, kind, slots)
+        yield from _class_of(found)
+
+    def _group(self, group: dict[str, Any], owner: str) -> Iterator[Place]:
+        """A group of an optimizer: floats are inputs, tuples of them, such as betas, once they changed."""
+        inputs = [name for name in group if self._history.is_input(group, name)]
+        self.settings += [(group, name) for name in inputs]
+        yield from some_entries(group, [name for name in group if name not in inputs], owner)
+        for name in inputs:
+            if type(group[name]) is tuple:
+                yield Place(_length(name), group, owner)
+
+    def _array(self, found: Any) -> None:
         if getattr(getattr(found, "dtype", None), "kind", "") == "O":
-            yield Place(lambda held: list(held.flat), found, "an array of objects")
+            members = Place(lambda held: list(held.flat), found, "an array of objects")
+            self._waiting += self._places.add(members)
         elif _nbytes(found) > MAX_WATCHED_BYTES or self._places.add_memory(found) > MAX_WATCHED_BYTES:
-            raise CaptureError(
+            self.refused = CaptureError(
                 f"capture(): the function reaches {array_name(found)}, and a replay looks at no more than "
                 f"{MAX_WATCHED_BYTES >> 20} MiB of arrays; make it read-only by setflags(write=False), make "
                 "a tensor of it, or keep it out of the function's reach"
@@ -202,6 +256,21 @@ class Roots:
         yield from some_entries(attributes, [key for key in attributes if key not in _MODULE_OWN], owner)
         self._places.add_size(attributes)
         yield from _class_of(found)
+
+
+def _is_captured(found: Any) -> bool:
+    """Whether it is another captured function, which is called as it is where this one is recorded."""
+    return type(found).__module__ == "dtorch.replay.capture" and hasattr(found, "function")
+
+
+def _length(name: str) -> Callable[[dict[str, Any]], list[Any]]:
+    """Reads how many floats a setting has; what is no tuple of floats now is read as it is."""
+
+    def read(group: dict[str, Any]) -> list[Any]:
+        held = group[name]
+        return [len(held) if type(held) is tuple and {*map(type, held)} == {float} else held]
+
+    return read
 
 
 def _is_written_memory(found: Any) -> bool:
@@ -245,9 +314,13 @@ def _of_function(function: types.FunctionType) -> Iterator[Place]:
     named = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     cells = {name: cell for name, cell in named if _is_filled(cell)}
     yield Place(_contents, list(cells.values()), f"{owner}'s closure", list(cells))
-    space, used = function.__globals__, _names(function.__code__)
+    space, used = function.__globals__, names_of(function.__code__)
     module = space.get("__name__", "a module")
-    yield from some_entries(space, [name for name in used.globals if name in space], module)
+    by_name = not BY_NAME.isdisjoint(used.globals) and not _is_library(module)
+    if by_name:  # any of them may be meant
+        yield from entries(space, module)
+    else:
+        yield from some_entries(space, [name for name in used.globals if name in space], module)
     waiting = [
         *map(space.get, used.globals),
         *map(sys.modules.get, used.imports),
@@ -282,31 +355,3 @@ def _is_filled(cell: types.CellType) -> bool:
     except ValueError:
         return False
     return True
-
-
-class _Names(NamedTuple):
-    """What code looks up by name, the code within it too.
-
-    Attributes:
-        globals: variables of its module.
-        attributes: of any object.
-        imports: modules that it imports itself.
-    """
-
-    globals: tuple[str, ...]
-    attributes: tuple[str, ...]
-    imports: tuple[str, ...]
-
-
-@functools.lru_cache(maxsize=2**14)
-def _names(code: types.CodeType) -> _Names:
-    found: tuple[dict[str, None], ...] = ({}, {}, {})
-    for instruction in dis.get_instructions(code):
-        kind = _LOOKED_UP.get(instruction.opname)
-        if kind is not None:
-            found[kind][instruction.argval] = None
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            for names, inner in zip(found, _names(constant), strict=True):
-                names.update(dict.fromkeys(inner))
-    return _Names(*map(tuple, found))

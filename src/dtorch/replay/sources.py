@@ -48,8 +48,9 @@ class Result:
     """A leaf of what the function returns.
 
     Attributes:
-        kind: "tensor", "argument", "plain", "made" or "value".
-        which: an operand's number, the argument's place, a number on the tape, of what is made, or the value.
+        kind: "tensor", "argument", "plain", "made", "number" (traced) or "value".
+        which: an operand's number, the argument's place, a number on the tape, of what is made, how the
+            number is made, or the value.
     """
 
     kind: str

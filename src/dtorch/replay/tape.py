@@ -6,10 +6,12 @@ numbers handed to recorded operators are traced.
 
 from __future__ import annotations
 
+import types
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ _LIFTED = torch.ops.aten.lift_fresh.default
 _CLONE = torch.ops.aten.clone.default
 _VALUE = torch.ops.aten._local_scalar_dense.default
 _GRAD: Any = torch._C.TensorBase.grad
+_NO_PYTHON = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _UNSEEN = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
 
 
@@ -209,20 +212,30 @@ class Tape:
         return {leaf.how for leaf in leaves if type(leaf) is Number}
 
     def pin(self, since: int) -> None:
-        """What was read by the calls since must be the same again: it left torch as no traced number."""
+        """What was read by the calls since must be the same again, unless it went on into the graph."""
+        linked = set(self.scalars.values())
         for place, call in enumerate(self.calls[since:], since):
-            if call.item >= 0:
+            if call.item >= 0 and ("item", call.item) not in linked:
                 value = self.values.pop(("item", call.item))
                 self.calls[place] = TapedCall(call.function, call.args, value=value)
 
+    def read(self, since: int) -> list[Traced]:
+        """The floats that the calls since have read of plain tensors, as `value=tensor` makes torch do."""
+        hows = [("item", call.item) for call in self.calls[since:] if call.item >= 0]
+        return [Traced(self.values[how], how, self.decisions) for how in hows if how in self.values]
+
     def link(self, since: int, args: Any) -> None:
-        """Find what of a call's arguments stands among the inputs of the nodes recorded since."""
+        """Find what of a call's arguments stands among the inputs of the nodes recorded since.
+
+        A traced number that does not is part of what the nodes are, so its value is noted.
+        """
         leaves = tree_leaves(args)
         plain = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, Tensor)]
         numbers = {(leaf.hex(), getattr(leaf, "how", None)) for leaf in leaves if isinstance(leaf, float)}
         alike = Counter(text for text, _ in numbers)
         traced = {text: how for text, how in numbers if how is not None and alike[text] == 1}
         ours = {id(leaf._operand) for leaf in leaves if isinstance(leaf, Tensor)}
+        linked = set()
         for node in self.nodes[since:]:
             copies = iter(plain)
             for operand in node[1]:
@@ -230,15 +243,27 @@ class Tape:
                     value = operand.parts.value
                     if type(value) is float and value.hex() in traced:
                         self.scalars[id(operand)] = traced[value.hex()]
+                        linked.add(value.hex())
                 elif operand.parts is not None and id(operand) not in ours:
                     source = next((leaf for leaf in copies if leaf.shape == operand.spec.shape), None)
                     if source is not None:
                         self.handed.setdefault(id(operand), self.number(source))
+        for leaf in leaves:
+            if type(leaf) is Traced and leaf.hex() not in linked:
+                leaf.pin()
 
 
 def _memory(tensor: torch.Tensor) -> int:
     """Where a plain tensor's storage is; it tells storages apart while they live."""
     return tensor.untyped_storage().data_ptr()
+
+
+def _is_on_lists(function: Any) -> bool:
+    return str(getattr(function, "__name__", "")).startswith("_foreach_")
+
+
+def _member(value: Any, i: int) -> Any:
+    return [value[i]] if isinstance(value, (list, tuple)) else value
 
 
 class PlainCalls(TorchDispatchMode):
@@ -290,15 +315,27 @@ class TracedNumbers(TorchFunctionMode):
             args = (x, index, self._with_numbers(torch.scalar_tensor, (number,), like, [number]))
         leaves = tree_leaves((args, kwargs))
         traced = [leaf for leaf in leaves if type(leaf) is Traced]
+        if traced and _is_on_lists(func) and len(args[0]) > 1:
+            return self._each(func, types, args, kwargs)
         if traced and not any(isinstance(leaf, Tensor) for leaf in leaves):
             return self._with_numbers(func, args, kwargs, traced)
         result = func(*args, **kwargs)
         if func is torch.Tensor.item and type(result) is float and not isinstance(args[0], Tensor):
             return Traced(result, ("item", self.tape.items - 1), self.tape.decisions)
+        read = self.tape.read(calls) if isinstance(func, _NO_PYTHON) else []
+        if traced or read:
+            self.tape.link(since, (args, kwargs, read))
         self.tape.pin(calls)
-        if traced:
-            self.tape.link(since, (args, kwargs))
         return result
+
+    def _each(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """An operator on lists member by member, as it is recorded: equal numbers of two are told apart."""
+        made = []
+        for i in range(len(args[0])):
+            mine = tuple([_member(value, i) for value in args])
+            named = {name: _member(value, i) for name, value in kwargs.items()}
+            made.append(self.__torch_function__(func, types, mine, named))
+        return None if made[0] is None else type(made[0])(chain.from_iterable(made))
 
     def _with_numbers(self, func: Any, args: Any, kwargs: Any, traced: Sequence[Traced]) -> Any:
         """A call with traced numbers and no distributed tensor.

@@ -11,15 +11,20 @@ Placements  on one mesh axis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
+
+import torch
 
 from dtorch.errors import DtorchError
 from dtorch.layout import Layout
 from dtorch.op import registry
 from dtorch.op.call import MetaFailed
 from dtorch.op.cost import OperatorCost
+from dtorch.op.modes import ASKS_GRAD_MODE
 from dtorch.op.operand import Operand
-from dtorch.op.operator import Operator
+from dtorch.op.operator import Local, Operator
 from dtorch.op.param import Slot, TorchCall
 from dtorch.op.priced import metas_of, touched
 from dtorch.ops.standard.general_counts import COUNTS
@@ -30,6 +35,16 @@ class General(Operator):
     """The general path; the conversions it asks for are visible nodes."""
 
     left_out = (("", "", "no rule is written: the operator runs whole, exactly and visibly"),)
+
+    def is_torch_call(self, local: Local) -> bool:
+        """Whether a plan may make torch's call itself."""
+        return self.name not in ASKS_GRAD_MODE and super().is_torch_call(local)
+
+    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
+        """torch's own, under the grad mode of the call where the kernel asks for it."""
+        named = ASKS_GRAD_MODE.get(self.name)
+        with torch.set_grad_enabled(torch.is_grad_enabled() if named is None else self.arguments[named]):
+            super().compute(inputs, outputs, local)
 
     def get_operator_cost(self) -> OperatorCost:
         """By the count, by the class that has a rule, or by bytes; unknown where nobody has said."""

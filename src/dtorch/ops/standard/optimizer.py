@@ -16,7 +16,7 @@ The parameter's layout counts: gradient and states are brought to it, a pending 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from dtorch.layout import Layout
 from dtorch.op.call import OutputMeta
@@ -31,6 +31,11 @@ class FusedOptimizer(Operator):
     """The fused optimizers, called with lists of one."""
 
     torch_ops = ("aten._fused_adam", "aten._fused_adamw", "aten._fused_sgd", "aten._fused_adagrad")
+    free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {
+        **dict.fromkeys(torch_ops[:2], ("lr", "beta1", "beta2", "weight_decay", "eps")),
+        "aten._fused_sgd": ("lr", "momentum", "dampening", "weight_decay"),
+        "aten._fused_adagrad": ("lr", "lr_decay", "weight_decay", "eps"),
+    }
 
     def infer_output_meta_info(self) -> list[OutputMeta | None]:
         """Nothing comes out; the parameter and its states are written."""
@@ -65,7 +70,9 @@ class FusedOptimizer(Operator):
         target = layout.without_partial()
         targets: list[Layout | None] = []
         for have, names in zip(self.layouts, rule.inputs, strict=True):
-            assert have is not None
+            if have is None:  # a number
+                targets.append(None)
+                continue
             along = bool(names) and UNCUT not in (names or ())
             targets.append(target if along else Layout.replicate(have.mesh_shape, have.shape))
         # A gradient is only written where it is unscaled, and may move otherwise.

@@ -66,8 +66,8 @@ def _writes_in_place(draft: Draft, node: int) -> bool:
         return False
     if not recipe.outputs or len(recipe.outputs) != 1 or recipe.outputs[0].source != "argument":
         return False
-    spec = draft.spec(read[0])
-    made = None if spec is None else draft.operator(node).outputs[0]
+    spec, outputs = draft.spec(read[0]), draft.operator(node).outputs
+    made = outputs[0] if outputs else None  # an operator without rules says nothing of what it writes over
     if spec is None or made is None or spec.shape != made.shape or not spec.is_dense:
         return False
     return draft.facts.blocks is not None and draft.memory(read[0]) != OUTSIDE

@@ -33,6 +33,8 @@ def rows() -> Iterator[Row]:
     for name, n in SIZES.items():
         yield from _replayed(name, n)
         yield _fused(name, n)
+        if n >= LARGE:
+            yield _kept(name, n)
 
 
 def chain(x: torch.Tensor) -> torch.Tensor:
@@ -65,6 +67,23 @@ def _fused(name: str, n: int) -> Row:
         theirs=lazily(lambda: _theirs("torch eager", n), _calls(n)),
         repeats=_repeats(n),
     )
+
+
+def _kept(name: str, n: int) -> Row:
+    """What new memory costs a copy: large blocks come from the operating system page by page."""
+    return Row(
+        name=f"copy of the chain's {name} fp32 into kept memory",
+        against="into new memory",
+        budget=None,
+        ours=lazily(lambda: _copy_into_kept(n)),
+        theirs=lazily(lambda: _theirs("one copy", n)),
+        repeats=_repeats(n),
+    )
+
+
+def _copy_into_kept(n: int) -> Callable[[], object]:
+    x, kept = torch.ones(n), torch.ones(n)
+    return lambda: kept.copy_(x)
 
 
 def _calls(n: int) -> int:

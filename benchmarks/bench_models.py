@@ -1,7 +1,7 @@
 """Models against torch eager and torch.compile: a step of GPT-2's smallest, the demo's Llama.
 
 Ours is captured, compiled under "fast" as far as that goes, and replayed, on one device and on two virtual
-ones; the plain side has one. Each row makes its own models at its first measure.
+ones; the plain side has one. A side is made at its first measure, once for all rows that it stands in.
 """
 
 from __future__ import annotations
@@ -66,16 +66,18 @@ def _batch(ids: torch.Tensor, cut: Cut) -> torch.Tensor:
 
 def _steps() -> Iterator[Row]:
     """forward, backward and AdamW of 124 million parameters."""
+    theirs = {
+        against: lazily(lambda against=against: _step_of_theirs(against)) for against in (EAGER, COMPILE)
+    }
     for cut in (ONE, DATA, TENSOR):
+        ours = lazily(lambda cut=cut: _step_of_ours(cut))
         for against, budget in ((EAGER, 1.1), (COMPILE, 1.25)):
-            if cut is not ONE and against is COMPILE:
-                continue  # which takes most of a minute to compile it, and has one device anyway
             yield Row(
                 name=f"GPT-2-small training step, 2 x 32 tokens, {cut.name}, replayed",
                 against=against,
                 budget=budget,
-                ours=lazily(lambda cut=cut: _step_of_ours(cut)),
-                theirs=lazily(lambda against=against: _step_of_theirs(against)),
+                ours=ours,
+                theirs=theirs[against],
                 repeats=5,
                 warmups=1,
             )
@@ -155,14 +157,19 @@ def _forwards() -> Iterator[Row]:
     one, many = torch.zeros(1, 1, dtype=torch.long), torch.arange(512).remainder(256).view(8, 64)
     sizes = {"": (one, 5, (ONE, TENSOR)), ", 8 x 64 tokens": (many, 1, (ONE, DATA, TENSOR))}
     for what, (ids, calls, cuts) in sizes.items():
+        theirs = {
+            against: lazily(lambda against=against, ids=ids: _forward_of_theirs(against, ids), calls)
+            for against in (EAGER, COMPILE)
+        }
         for cut in cuts:
+            ours = lazily(lambda cut=cut, ids=ids: _forward_of_ours(cut, ids), calls)
             for against, budget in ((COMPILE, 0.65), (EAGER, 0.35)) if ids is one else BOTH:
                 yield Row(
                     name=f"small Llama forward{what}, {cut.name}, compiled and replayed",
                     against=against,
                     budget=budget * cut.size if ids is one else budget,
-                    ours=lazily(lambda cut=cut, ids=ids: _forward_of_ours(cut, ids), calls),
-                    theirs=lazily(lambda against=against, ids=ids: _forward_of_theirs(against, ids), calls),
+                    ours=ours,
+                    theirs=theirs[against],
                 )
 
 
@@ -204,14 +211,16 @@ def _forward_of_theirs(against: str, ids: torch.Tensor) -> Callable[[], object]:
 
 def _decoding() -> Iterator[Row]:
     """Greedily, with a static cache, as docs/capture.md shows; on two devices it is cut by heads."""
+    theirs = {against: lazily(lambda against=against: _decoding_of_theirs(against)) for against, _ in BOTH}
     for cut in (ONE, TENSOR):
+        ours = lazily(lambda cut=cut: _decoding_of_ours(cut))
         for against, budget in BOTH:
             yield Row(
                 name=f"small Llama decoding {TOKENS} tokens, static cache, {cut.name}, compiled and replayed",
                 against=against,
                 budget=budget,
-                ours=lazily(lambda cut=cut: _decoding_of_ours(cut)),
-                theirs=lazily(lambda against=against: _decoding_of_theirs(against)),
+                ours=ours,
+                theirs=theirs[against],
                 warmups=3,
             )
 

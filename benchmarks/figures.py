@@ -6,6 +6,7 @@ python -m benchmarks.figures GPT-2 Llama     rows whose name holds one of the wo
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,6 +53,18 @@ def lines(rows: Rows, *words: str) -> list[str]:
         return NONE
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+
+
+def token_lines(rows: Rows) -> list[str]:
+    """Decoding: a line for each row that has been measured, in tokens per second; more is faster."""
+    found = [f"{'tokens per second':<66} {'ours':>6} {'theirs':>6}"]
+    for (name, against), row in rows.items():
+        tokens = re.search(r"decoding (\d+) tokens", name)
+        if tokens:
+            ours, theirs = (int(tokens[1]) / row[side] for side in ("ours_median", "theirs_median"))
+            what = re.sub(r" \d+ tokens|, compiled and replayed", "", name)
+            found.append(f"{what + ', ' + against:<66} {ours:>6.0f} {theirs:>6.0f}")
+    return found if len(found) > 1 else NONE
 
 
 def chain_lines(rows: Rows) -> list[str]:

@@ -3,6 +3,7 @@
 import importlib
 import io
 import json
+import re
 import weakref
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import figures
+from benchmarks import bench_compile_seconds, bench_models, figures
 from benchmarks.bench_fusion import rank_correlation
 from benchmarks.harness import Row, chosen, measure, show, steps, value_text
 from benchmarks.run import modules, run
@@ -146,6 +147,35 @@ def test_the_chain_is_shown_size_by_size() -> None:
     assert [line.split() for line in figures.chain_lines(rows)[1:]] == [
         ["512", "20", "us", "0.50x", "0.50x", "0.50x", "20", "us", "0.50x"]
     ]
+
+
+def test_decoding_is_shown_in_tokens_per_second() -> None:
+    name = "small Llama decoding 32 tokens, static cache, 1 device, compiled and replayed"
+    rows = {
+        (name, "torch eager"): {"ours_median": 0.064, "theirs_median": 0.1},
+        ("small Llama forward", "torch eager"): {"ours_median": 1.0, "theirs_median": 1.0},
+    }
+    assert [line.split() for line in figures.token_lines(rows)] == [
+        ["tokens", "per", "second", "ours", "theirs"],
+        ["small", "Llama", "decoding,", "static", "cache,", "1", "device,", "torch", "eager", "500", "320"],
+    ]
+    assert figures.token_lines({}) == figures.NONE
+
+
+@pytest.mark.parametrize("family", ["GPT-2", "decoding", "chain", "Llama forward"])
+def test_each_family_has_seconds_to_compile_and_a_first_call(family: str) -> None:
+    rows = [row.name for row in bench_compile_seconds.rows() if family in row.name]
+    assert [re.sub(".*, ([^,]*, [^,]*)$", r"\1", name) for name in rows] == [
+        "seconds to compile, cold",
+        f"first {'step' if family == 'GPT-2' else 'call'}, cold",
+        *([] if family == "GPT-2" else ["seconds to compile, warm", "first call, warm"]),
+    ]
+
+
+def test_training_steps_are_held_against_both_on_one_device_and_two() -> None:
+    found = {(row.name.split(", ", 2)[2], row.against) for row in bench_models.rows() if "GPT-2" in row.name}
+    cuts = ("1 device, replayed", "2 devices, dp, replayed", "2 devices, tp, replayed")
+    assert found == {(cut, against) for cut in cuts for against in ("torch eager", "torch.compile")}
 
 
 @pytest.mark.parametrize(

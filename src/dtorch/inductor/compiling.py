@@ -45,8 +45,18 @@ class _Process:
         self._idle: threading.Timer | None = None
         self._lock = threading.Lock()
 
+    def begin(self) -> None:
+        """Start it, since it will be asked; it takes seconds until it listens.
+
+        Raises:
+            Failure: it cannot be started.
+        """
+        with self._lock:
+            self._running()
+            self._rest()
+
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Its answer to a request.
+        """Its answer to a request; until it is there, what loads it is made ready.
 
         Raises:
             Failure: it cannot be started, ended without an answer, or took too long.
@@ -70,6 +80,7 @@ class _Process:
             assert process.stdout is not None
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
+            _get_ready()
             line = process.stdout.readline()
         except OSError:
             line = ""
@@ -83,10 +94,13 @@ class _Process:
                 else "the compiling process ended without an answer"
             )
         with self._lock:
-            self._idle = threading.Timer(IDLE_SECONDS, self.end)
-            self._idle.daemon = True
-            self._idle.start()
+            self._rest()
         return json.loads(line)
+
+    def _rest(self) -> None:
+        self._idle = threading.Timer(IDLE_SECONDS, self.end)
+        self._idle.daemon = True
+        self._idle.start()
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:
@@ -149,6 +163,9 @@ class _Compiler:
         self._queue.put(region)
 
     def _work(self) -> None:
+        if not stored.folder().exists():  # then nothing is known
+            with contextlib.suppress(Failure):  # told by who asks
+                self.process.begin()
         while True:
             region = self._queue.get()
             if region is None or self.closing:
@@ -213,6 +230,14 @@ class _Compiler:
         self.process.end()
         if self._thread is not None:
             self._thread.join(timeout=10.0)
+
+
+def _get_ready() -> None:
+    """What loading needs beside the code: modules, which take a second, and which vectors there are."""
+    with contextlib.suppress(Exception):  # it is done again where it is needed, and fails there
+        from torch._inductor import codecache, cpu_vec_isa, output_code  # noqa: F401
+
+        cpu_vec_isa.pick_vec_isa()
 
 
 def _load(key: str) -> Callable[..., Any] | None:

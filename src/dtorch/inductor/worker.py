@@ -6,12 +6,15 @@ interpreter for seconds and may not end. It ends when its input does, or the pro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import platform
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -103,12 +106,29 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
+def prepare() -> None:
+    """Load what compiles, and try what vectors the processor has, which takes seconds whatever is asked.
+
+    torch tries one set of instructions after the other, by compiling a few lines; here all are under way at
+    once. What a try finds is kept by torch, in this process and beside its compiled code.
+    """
+    from torch._inductor import codecache, cpp_builder, cpu_vec_isa  # noqa: F401  imported by each try
+
+    present = cpu_vec_isa.x86_isa_checker() if platform.machine() in ("x86_64", "AMD64") else []
+    sets = [isa for isa in cpu_vec_isa.supported_vec_isa_list if set(str(isa).split()).issubset(present)]
+    with ThreadPoolExecutor(len(sets) + 1) as pool:
+        pool.map(bool, sets)
+        from torch._inductor import compile_fx  # noqa: F401
+
+
 def main() -> None:
     """Answer requests, one line of JSON each, until there are no more."""
     os.nice(NICE)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a compiler prints is no answer
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    with contextlib.suppress(Exception):  # it is done again where it is needed, and fails there
+        prepare()
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
 

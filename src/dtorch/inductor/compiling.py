@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from dtorch.inductor import admission, stored
+from dtorch.inductor.blocks import Parts
 from dtorch.inductor.listing import Listing, Refusal
 from dtorch.options import GlobalOption
 
@@ -174,19 +175,32 @@ class _Compiler:
             self.under_way.discard(region)
             del region
 
-    def code(self, listing: Listing, mode: str, num_threads: int, dtype: torch.dtype) -> Callable[..., Any]:
+    def code(
+        self, listing: Listing, mode: str, num_threads: int, dtype: torch.dtype, parts: Parts | None = None
+    ) -> Callable[..., Any]:
         """Code for a listing (inputs to results), from memory, disk or the compiling process.
+
+        Args:
+            listing: the function.
+            mode: "exact" or "fast".
+            num_threads: that it runs on.
+            dtype: torch's default.
+            parts: its blocks, if it is to be made by blocks.
 
         Raises:
             Refusal: it is not to be compiled.
             Failure: it cannot be.
         """
         default = str(dtype)[6:]
-        name = stored.digest(listing.inputs, listing.text, mode, num_threads, default)
+        cut = () if parts is None else (parts.text,)
+        name = stored.digest(listing.inputs, listing.text, mode, num_threads, default, *cut)
         if name not in self.known:
-            request = {"mode": mode, "num_threads": num_threads, "default_dtype": default}
+            request: dict[str, Any] = {"mode": mode, "num_threads": num_threads, "default_dtype": default}
+            if parts is not None:
+                request["parts"] = parts.to_dict()
             try:
-                self.known[name] = self._found(name, listing, request)
+                code = self._found(name, listing, request)
+                self.known[name] = code if parts is None else parts.around(code)
             except (Refusal, Failure) as answer:
                 self.known[name] = answer.with_traceback(None)
         found = self.known[name]

@@ -164,19 +164,23 @@ class Listing:
     def from_dict(cls, plain: dict[str, Any]) -> Listing:
         """The reverse of `to_dict`, also after JSON."""
         calls = [
-            {**call, "metas": tuple(map(_meta, call["metas"])), "inputs": tuple(call["inputs"])}
+            {**call, "metas": tuple(map(meta_of, call["metas"])), "inputs": tuple(call["inputs"])}
             for call in plain["calls"]
         ]
         return cls(
-            tuple(map(_meta, plain["inputs"])),
+            tuple(map(meta_of, plain["inputs"])),
             tuple(Call(**{**call, "outputs": tuple(call["outputs"])}) for call in calls),
             tuple(plain["results"]),
-            tuple(Output(**output) for output in plain["outputs"]),
+            tuple(
+                Output(**{**output, "shape": tuple(output["shape"]), "stride": tuple(output["stride"])})
+                for output in plain["outputs"]
+            ),
             tuple(plain["written"]),
         )
 
 
-def _meta(plain: dict[str, Any]) -> Meta:
+def meta_of(plain: dict[str, Any]) -> Meta:
+    """Metadata from its fields, also after JSON."""
     return Meta(tuple(plain["shape"]), tuple(plain["stride"]), plain["dtype"], plain["device"])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dtorch.inductor import compiling
+from dtorch.inductor.blocks import Blocks
 from dtorch.inductor.listing import PRESENT, Listing, Meta, Refusal, list_calls
 from dtorch.inductor.mode import mode as present_mode
 from dtorch.inductor.places import in_range
@@ -31,6 +32,7 @@ class Region:
         inputs: tensors, or `Meta` of them.
         name: what a person calls it; in the warning and in `why()`.
         mode: "exact", "fast" or "off"; that of `dtorch.optimize` if None.
+        blocks: how compiled code is to make it block by block; at once, if None.
 
     Attributes:
         state: "idle", "waiting", "compiling", "compiled", "refused", "failed" or "off".
@@ -47,13 +49,21 @@ class Region:
         "_dtype",
         "_ended",
         "_run",
+        "blocks",
         "__weakref__",
     )
 
     def __init__(
-        self, function: Function, inputs: Sequence[Any], *, name: str, mode: str | None = None
+        self,
+        function: Function,
+        inputs: Sequence[Any],
+        *,
+        name: str,
+        mode: str | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         self.function = function
+        self.blocks = blocks
         self.inputs = tuple(x if isinstance(x, Meta) else Meta.of(x) for x in inputs)
         self.name = name
         self.mode = present_mode() if mode is None else mode
@@ -104,7 +114,8 @@ class Region:
                     f"{listing.places.unchecked} looks up places that are computed, and compiled for several "
                     "threads it would end the process where one is out of range"
                 )
-            code = compiler.code(listing, self.mode, threads, self._dtype)
+            parts = None if self.blocks is None else self.blocks.listed(self.inputs)
+            code = compiler.code(listing, self.mode, threads, self._dtype, parts)
             self._run = _compiled(self.function, listing, code, listing.places.bounds if threads > 1 else {})
             self.state = "compiled"
         except Refusal as refusal:

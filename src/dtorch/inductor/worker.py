@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from dtorch.inductor import admission, stored
+from dtorch.inductor.blocks import Parts
 from dtorch.inductor.listing import Listing, Refusal, compute
 from dtorch.inductor.spelt import table
 
@@ -63,7 +64,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Compile what a request asks for.
 
     Args:
-        request: listing, mode, num_threads, default_dtype.
+        request: listing, mode, num_threads, default_dtype; parts, where it is to be made by blocks.
 
     Returns:
         {"key": in Inductor's cache} or {"refused": why} or {"failed": why}.
@@ -72,13 +73,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(threads)
     torch.set_default_dtype(getattr(torch, request["default_dtype"]))
     try:
+        parts = Parts.from_dict(request["parts"]) if "parts" in request else None
+        compiled = listing if parts is None else parts.rest
         if mode == "exact":
-            admission.refuse_unlike(listing, _operators(listing, threads))
-        code, key = compile_listing(listing, threads)
+            admission.refuse_unlike(compiled, _operators(compiled, threads))
+        code, key = compile_listing(compiled, threads)
         if not key:
             return {"refused": "Inductor cannot keep it on disk"}
         test = admission.region_differs if mode == "exact" else admission.region_error
-        why = test(listing, code)
+        why = test(listing, code if parts is None else parts.around(code))
         return {"refused": why} if why else {"key": key}
     except Refusal as refusal:
         return {"refused": str(refusal)}

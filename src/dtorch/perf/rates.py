@@ -46,6 +46,7 @@ def rates_of(machine: Calibration) -> Rates:
         chip=max(1, round(chip / _US)),
         memory=max(1, round(machine.off_chip / _US)),
         cache_bytes=machine.cache_bytes,
+        flops=max(1, round(machine.peaks.get("float32", ASSUMED.flops * _US) / _US)),
         element_ps={**ASSUMED.element_ps, **per_element},
         compiled_ps=ASSUMED.compiled_ps,
     )

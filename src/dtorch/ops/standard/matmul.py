@@ -80,11 +80,16 @@ class AddMatmul(Operator):
             return super().localize(coord)
         return self.localized(coord, **{name: int(self.arguments[name]) for name in ("alpha", "beta")})
 
-    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
-        """torch's own, but for a shard without rows: addmv gives that the shape of what is added."""
+    def is_torch_call(self, local: Local) -> bool:
+        """But for a shard without rows: addmv gives that the shape of what is added."""
         y = self.outputs[0]
-        shape = () if y is None else y.layout.local_shape(local.coord)
-        if y is None or 0 not in shape or 0 in y.shape:
+        return y is None or bool(y.layout.local_numel(local.coord)) or 0 in y.shape
+
+    def compute(self, inputs: Sequence[Any], outputs: list[Any], local: Local) -> None:
+        """torch's own, but for a shard without rows."""
+        y = self.outputs[0]
+        if y is None or self.is_torch_call(local):
             super().compute(inputs, outputs, local)
         else:
+            shape = y.layout.local_shape(local.coord)
             outputs[:] = [inputs[0].new_zeros(shape, dtype=y.spec.dtype)]

@@ -23,6 +23,7 @@ class Candidate:
         unfused_ns, fused_ns: the price either way, of the device with most to do.
         fused: whether it is to be.
         reason: why, or why not.
+        by_blocks: whether the first of the calls is a product, made block by block with those behind it.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Candidate:
     fused_ns: int
     fused: bool
     reason: str
+    by_blocks: bool
 
     @property
     def saving_ns(self) -> int:

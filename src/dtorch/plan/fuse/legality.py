@@ -12,15 +12,13 @@ from dtorch.inductor.admission import VECTOR_ELEMENTS
 from dtorch.inductor.spelt import NUMBERS
 from dtorch.op.local import Local
 from dtorch.op.param import Slot, TorchCall
+from dtorch.plan.fuse.price import FAULTED_BYTES
 from dtorch.plan.passes.draft import OUTSIDE, Draft
 from dtorch.redistribute import memory_order
 from dtorch.spec import Spec
 
 ROW_BYTES = 2**18
 """Largest row that counts as staying on the chip between what reduces it and what uses it."""
-
-FAULTED_BYTES = 2**25
-"""From here on the C library takes memory from the operating system anew, whatever was freed before."""
 
 
 def why_not(draft: Draft, node: int) -> str:
@@ -42,7 +40,7 @@ def why_not(draft: Draft, node: int) -> str:
         return "it gives a view" if recipe.views else "what it gives is known only when it has run"
     if _stays_kept(draft, node):
         return "its large result goes into memory that is kept"
-    why = _kind(draft, node) or _sharing(draft, node) or _numbers(draft, node)
+    why = _kind(draft, node) or sharing(draft, node) or _numbers(draft, node)
     if why:
         return why
     specs = [x.spec for x in (*operator.inputs, *operator.outputs) if x is not None]
@@ -116,7 +114,7 @@ def _lies_apart(operator: Any) -> bool:
     return len({(spec.shape, spec.stride) for spec in specs}) > 1 or not specs[0].is_dense
 
 
-def _row_dims(operator: Any) -> tuple[int, ...]:
+def row_dims(operator: Any) -> tuple[int, ...]:
     """The dims of its first input that a reduction needs whole."""
     ndim, arguments = len(operator.shapes[0]), operator.arguments
     if "normalized_shape" in arguments:
@@ -129,7 +127,7 @@ def _row_dims(operator: Any) -> tuple[int, ...]:
 def _row_bytes(operator: Any) -> int:
     """Bytes that one result of a reduction is made of."""
     spec = operator.inputs[0].spec
-    return prod(spec.shape[dim] for dim in _row_dims(operator) if spec.ndim) * spec.itemsize
+    return prod(spec.shape[dim] for dim in row_dims(operator) if spec.ndim) * spec.itemsize
 
 
 def local_calls(recipe: Any) -> list[tuple[int, Local]] | None:
@@ -139,14 +137,14 @@ def local_calls(recipe: Any) -> list[tuple[int, Local]] | None:
     if found is not None or operator.name not in operator.rowwise or program.large:
         return found
     layout = operator.layouts[0]
-    if any(layout.axes_of(dim) for dim in _row_dims(operator) if len(layout.shape)) or layout.partial:
+    if any(layout.axes_of(dim) for dim in row_dims(operator) if len(layout.shape)) or layout.partial:
         return None
     return [
         (position, kernel.local) for position, kernel in zip(program.positions, program.kernels, strict=True)
     ]
 
 
-def _sharing(draft: Draft, node: int) -> str:
+def sharing(draft: Draft, node: int) -> str:
     """Whether each device makes a plain call for its own shard of everything."""
     calls = local_calls(draft.recipes[node])
     if calls is None:
@@ -164,7 +162,7 @@ def _numbers(draft: Draft, node: int) -> str:
     """A number that each call gives anew can be handed over as a tensor, where torch takes one."""
     call = draft.operator(node).call
     types = {a.name: str(a.type) for a in call.func._schema.arguments}
-    for name, value in _by_name(call).items():
+    for name, value in by_name(call).items():
         slots = [value] if isinstance(value, Slot) else value if isinstance(value, (list, tuple)) else []
         for slot in slots:
             number = draft.inputs[node][slot.index] if isinstance(slot, Slot) else -1
@@ -175,7 +173,8 @@ def _numbers(draft: Draft, node: int) -> str:
     return ""
 
 
-def _by_name(call: TorchCall) -> dict[str, Any]:
+def by_name(call: TorchCall) -> dict[str, Any]:
+    """The arguments of a call by name."""
     names = [a.name for a in call.func._schema.arguments]
     return {**dict(zip(names, call.args, strict=False)), **call.kwargs}
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dtorch.plan.fuse import price, rates, siblings
+from dtorch.plan.fuse import epilogue, price, rates, siblings
+from dtorch.plan.fuse.blocked import is_product
 from dtorch.plan.fuse.candidate import Candidate
 from dtorch.plan.fuse.legality import local_stride, why_not
 from dtorch.plan.passes import state
@@ -20,9 +21,6 @@ from dtorch.plan.passes.reuse import REUSE, dying
 
 MAX_CALLS = 64
 """Calls of one region; compilers take long over more."""
-
-PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.linear"})
-
 
 _WRITTEN = "it writes what the region reads"
 
@@ -48,7 +46,8 @@ def candidates(draft: Draft) -> list[Candidate]:
     parts = []
     for nodes, ends in sorted(_regions(draft), key=lambda found: draft.place[found[0][-1]]):
         one = _decided(draft, nodes, ends)
-        parts.append(siblings.part_of(draft, one if len(nodes) > 1 else replace(one, fused=False)))
+        one = one if len(nodes) > 1 else replace(one, fused=False)
+        parts.append(siblings.part_of(draft, epilogue.with_product(draft, one, rates.present())))
     return siblings.joined(
         draft,
         parts,
@@ -121,7 +120,7 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
     refused = "" if outputs or written else "nobody reads what it gives"
     refused = refused or _unknown_strides(draft, nodes, inputs)
     if refused:
-        return Candidate(kind, nodes, nodes[-1], inputs, outputs, 0, 0, False, refused)
+        return Candidate(kind, nodes, nodes[-1], inputs, outputs, 0, 0, False, refused, False)
     operators = [draft.operator(node) for node in nodes]
     varying = [number for number in inputs if number not in draft.facts.constants]
     given, gives = [draft.spec(n) for n in varying], [draft.spec(n) for n in (*outputs, *written)]
@@ -137,28 +136,10 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
     unfused, fused = sum(p[0] for p in prices), sum(p[1] for p in prices)
     worth = price.pays(unfused, fused)
     reason = ends or "ends with the sequence"
-    if kind == "epilogue":
-        reason += f"; the product before it stays a call of its own{_product(draft, inputs)}"
+    reason += epilogue.why_apart(draft, inputs)
     if not worth:
-        reason = f"saves less than one part in {price.LEAST_SHARE}; {reason}"
-    return Candidate(kind, nodes, nodes[-1], inputs, outputs, unfused, fused, worth, reason)
-
-
-def _product(draft: Draft, inputs: tuple[int, ...]) -> str:
-    """Why the products that a region reads are no part of it, and what that would save at most."""
-    made = [number for number in inputs if _is_product(draft, number)]
-    nbytes = 2 * sum(spec.nbytes for number in made if (spec := draft.spec(number)) is not None)
-    why = (
-        "no kernel on this device keeps its bits and takes the calls behind it in"
-        if draft.mode == "exact"
-        else "compiled it is the library's call, whose result is written either way"
-    )
-    return f" ({nbytes:,} bytes, {len(made)} calls): {why}"
-
-
-def _is_product(draft: Draft, number: int) -> bool:
-    maker = draft.maker.get(number)
-    return maker is not None and draft.operator(maker).name in PRODUCTS
+        reason = price.REFUSED + reason
+    return Candidate(kind, nodes, nodes[-1], inputs, outputs, unfused, fused, worth, reason, False)
 
 
 def _written(draft: Draft, node: int) -> list[int]:
@@ -187,7 +168,7 @@ def _kind_of(draft: Draft, nodes: tuple[int, ...], inputs: tuple[int, ...]) -> s
         return "softmax"
     if any(draft.operator(node).name in draft.operator(node).rowwise for node in nodes):
         return "norm"
-    if any(_is_product(draft, number) for number in inputs):
+    if any(is_product(draft, number) for number in inputs):
         return "epilogue"
     if any(draft.recipes[node].written for node in nodes):
         return "update"

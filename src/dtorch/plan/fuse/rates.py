@@ -18,6 +18,8 @@ class Rates:
         region_ns: what a call of compiled code costs beside its bytes.
         input_ns: the same for each input that it takes.
         number_ns: for the numbers that a call gives anew, which are handed over in one input.
+        flops: floating-point operations of a float32 product in a microsecond.
+        fresh: bytes per microsecond of memory that the operating system gives anew when it is first touched.
         step_ps: picoseconds that an element takes in a compiled loop for each call, in registers.
         element_ps: picoseconds that an element takes in the caches, by operator; of others its bytes alone.
         compiled_ps: the same of compiled code, where it is slower or much faster than torch's.
@@ -30,6 +32,8 @@ class Rates:
     region_ns: int = 2000
     input_ns: int = 500
     number_ns: int = 1000
+    flops: int = 90_000
+    fresh: int = 3000
     step_ps: int = 15
     element_ps: dict[str, int] = field(default_factory=dict)
     compiled_ps: dict[str, int] = field(default_factory=dict)

@@ -10,10 +10,13 @@ import torch
 
 from dtorch.inductor.spelt import NUMBERS, numbered
 from dtorch.op.param import Slot
+from dtorch.plan.fuse.blocked import cut_of
 from dtorch.plan.fuse.candidate import Candidate
 from dtorch.plan.fuse.legality import local_calls, local_stride
 
 if TYPE_CHECKING:
+    from dtorch.inductor.blocks import Blocks
+    from dtorch.inductor.listing import Meta
     from dtorch.inductor.region import Region
     from dtorch.plan.codegen import PlanText
     from dtorch.plan.passes.draft import Draft
@@ -49,7 +52,7 @@ class FusedCall:
         for i, position in enumerate(first.program.positions):
             metas = _metas(self, draft, coords[position])
             if metas not in made:
-                made[metas] = _region(draft, self, i, metas)
+                made[metas] = _region(draft, self, i, metas, coords[position])
             self.regions[position] = made[metas]
 
     def start(self) -> None:
@@ -105,18 +108,23 @@ def _metas(call: FusedCall, draft: Draft, coord: tuple[int, ...]) -> tuple[Any, 
     """What the compiled code of a device is given."""
     from dtorch.inductor.listing import Meta
 
-    metas = []
-    for number in call.given:
-        spec = draft.spec(number)
-        stride = None if spec is None else local_stride(spec, coord)
-        assert spec is not None
-        assert stride is not None
-        metas.append(Meta(spec.local_shape(coord), stride, str(spec.dtype).removeprefix("torch.")))
+    metas = [_meta(draft, number, coord) for number in call.given]
     numbers = [Meta((len(call.varying),), (1,), "float64")] if call.varying else []
     return (*metas, *numbers)
 
 
-def _region(draft: Draft, call: FusedCall, i: int, metas: Sequence[Any]) -> Region:
+def _meta(draft: Draft, number: int, coord: tuple[int, ...]) -> Meta:
+    """That of the part of an operand."""
+    from dtorch.inductor.listing import Meta
+
+    spec = draft.spec(number)
+    stride = None if spec is None else local_stride(spec, coord)
+    assert spec is not None
+    assert stride is not None
+    return Meta(spec.local_shape(coord), stride, str(spec.dtype).removeprefix("torch."))
+
+
+def _region(draft: Draft, call: FusedCall, i: int, metas: Sequence[Any], coord: tuple[int, ...]) -> Region:
     from dtorch.inductor.region import Region
 
     candidate, steps = call.candidate, []
@@ -130,7 +138,32 @@ def _region(draft: Draft, call: FusedCall, i: int, metas: Sequence[Any]) -> Regi
     constants = draft.facts.constants
     same = {n: constants[n] for n in candidate.inputs if n in constants}
     function = _function(steps, call.given, call.varying, candidate.outputs, same)
-    return Region(function, metas, name=name, mode=draft.mode)
+    blocks = _blocks(draft, call, steps, same, coord) if candidate.by_blocks else None
+    return Region(function, metas, name=name, mode=draft.mode, blocks=blocks)
+
+
+def _blocks(
+    draft: Draft,
+    call: FusedCall,
+    steps: Sequence[Any],
+    constants: Mapping[int, float],
+    coord: tuple[int, ...],
+) -> Blocks:
+    """How a region is made by blocks on the device at a coordinate."""
+    from dtorch.inductor.blocks import Blocks
+    from dtorch.inductor.cut import Cut
+
+    candidate, cut = call.candidate, cut_of(draft, call.candidate, coord)
+    assert isinstance(cut, Cut)
+    results = draft.outputs[candidate.nodes[0]]
+    first = [call.given[i] for i in cut.first]
+    rest = [call.given[i] for i in cut.behind if i < len(call.given)]
+    return Blocks(
+        cut,
+        _function(steps[:1], first, (), results, {}),
+        _function(steps[1:], (*results, *rest), call.varying, candidate.outputs, constants),
+        tuple(_meta(draft, number, coord) for number in candidate.outputs),
+    )
 
 
 def _with_number(draft: Draft, node: int) -> Callable[[list[Any]], Any] | None:

@@ -51,6 +51,11 @@ class Part:
         """The calls, in order."""
         return self.candidate.nodes
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be one with siblings."""
+        return bool(self.candidate.unfused_ns) and not self.candidate.by_blocks
+
 
 class Windows:
     """Between which places of a sequence calls may run.
@@ -192,10 +197,12 @@ def joined(
     windows, gone, refused = Windows(draft, parts), set[Part](), set[Any]()
     found: list[Candidate] = []
     for i, seed in enumerate(parts):
-        if seed in gone or not seed.candidate.unfused_ns:
+        if seed.candidate.by_blocks:
+            found.append(seed.candidate)
+        if seed in gone or not seed.is_open:
             continue
         behind = [part for part in parts[i + 1 : i + 1 + REACH] if may_join(seed.nodes[0], part.nodes[0])]
-        behind = [part for part in behind if part not in gone and part.candidate.unfused_ns]
+        behind = [part for part in behind if part not in gone and part.is_open]
         one = _Joining(draft, windows, decide, max_calls, seed)
         if seed.kind not in refused and not one.take_some([p for p in behind if p.kind == seed.kind]):
             refused.add(seed.kind)

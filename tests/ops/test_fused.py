@@ -8,8 +8,7 @@ import torch
 
 import dtorch
 from dtorch import Partial, Replicate, Shard, compiled_op
-from dtorch.inductor import compiling
-from dtorch.ops.fused import compiled
+from dtorch.inductor import compiling, worth
 from dtorch.ops.fused.compiled import CompiledFunction
 
 F = torch.nn.functional
@@ -179,7 +178,7 @@ def test_compiled(case: str, mode: str) -> None:
 
 
 def test_a_call_made_often_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "WORTH_CALLS", 3)
+    monkeypatch.setattr(worth, "CALLS", 3)
     started: list[Any] = []
     monkeypatch.setattr(compiling.COMPILER, "start", started.append)
     x, angle = torch.ones(2, 10), torch.ones(2, 10)
@@ -189,7 +188,7 @@ def test_a_call_made_often_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_compiled_when_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "WORTH_CALLS", 1)
+    monkeypatch.setattr(worth, "CALLS", 1)
     monkeypatch.setattr(compiling.COMPILER, "start", pytest.fail)
     with dtorch.optimize("off"):
         compiled_op.apply_rotary_emb(*[torch.ones(3, 10)] * 3)

@@ -8,7 +8,7 @@ import torch
 
 import dtorch
 from dtorch import Replicate, Shard
-from dtorch.replay import compiled
+from dtorch.inductor import worth
 
 F = torch.nn.functional
 
@@ -140,7 +140,7 @@ def test_numbers_that_change_are_no_input() -> None:
 
 @pytest.mark.compiler
 def test_it_is_compiled_once_replays_have_taken_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(worth, "SPENT_SECONDS", 0.0)
     step = dtorch.capture(chain)
     x = on((64, 32))
     step.capture(x)

@@ -13,13 +13,11 @@ from typing import Any
 
 import torch
 
+from dtorch.inductor import worth
 from dtorch.inductor.listing import Meta
 from dtorch.inductor.mode import mode
 from dtorch.inductor.region import Region
 from dtorch.plan.codegen import Plan
-
-WORTH_SECONDS = 5.0
-"""About what a compilation takes."""
 
 
 class CompiledPlan:
@@ -54,7 +52,7 @@ class CompiledPlan:
         start = perf_counter()
         made = self._function(values)
         self._seconds += perf_counter() - start
-        if self._seconds > WORTH_SECONDS:
+        if self._seconds > worth.SPENT_SECONDS:
             self._start()
         return made
 

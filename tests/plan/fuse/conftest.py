@@ -41,5 +41,5 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(Region, "start", start)
     monkeypatch.setattr(Region, "__call__", call)
-    monkeypatch.setattr("dtorch.plan.fuse.region.WORTH_NS", 1)
+    monkeypatch.setattr("dtorch.inductor.worth.SAVED_NS", 1)
     return choice

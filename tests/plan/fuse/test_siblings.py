@@ -214,7 +214,7 @@ def test_whichever_updates_are_left_out_every_bit_stays(monkeypatch: pytest.Monk
         return region
 
     monkeypatch.setattr(Region, "start", start)
-    monkeypatch.setattr("dtorch.plan.fuse.region.WORTH_NS", 1)
+    monkeypatch.setattr("dtorch.inductor.worth.SAVED_NS", 1)
     for _ in range(3):
         steps = Steps(step, [64, 128, 64, 128, 64] * 2)
         for number in range(8):

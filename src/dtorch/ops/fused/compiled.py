@@ -13,13 +13,11 @@ from typing import Any
 
 import torch
 
+from dtorch.inductor import worth
 from dtorch.inductor.listing import EXPANDED
 from dtorch.inductor.mode import mode as present_mode
 from dtorch.inductor.region import Region
 
-WORTH_CALLS = 1000
-WORTH_BYTES = 1 << 28
-"""A kind of call is compiled from so many calls on, or once its inputs have come to so many bytes."""
 MAX_REGIONS = 256
 
 _LIBRARY = torch.library.Library("dtorch", "FRAGMENT")
@@ -133,7 +131,7 @@ class CompiledFunction:
         if kind.region.state == "idle":
             kind.calls += 1
             kind.nbytes += sum(x.nbytes for x in tensors)
-            if kind.calls >= WORTH_CALLS or kind.nbytes >= WORTH_BYTES:
+            if kind.calls >= worth.CALLS or kind.nbytes >= worth.BYTES:
                 kind.region.start()
         made = kind.region(tensors)
         return made if self._gives_list else made[0]

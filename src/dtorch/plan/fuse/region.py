@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dtorch.inductor import worth
 from dtorch.inductor.spelt import NUMBERS, numbered
 from dtorch.op.param import Slot
 from dtorch.plan.fuse.blocked import cut_of
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from dtorch.plan.passes.draft import Draft
 
 ENDED = ("compiled", "refused", "failed", "off")
-WORTH_NS = 50_000_000
-"""A region is compiled once its plan has run so often that it would have saved this much."""
 
 
 class FusedCall:
@@ -216,7 +215,7 @@ class Waiting:
     def tick(self) -> bool:
         """Note a run; whether it is time to write the plan anew."""
         self.runs += 1
-        if not self.started and self.runs * self.saving_ns >= WORTH_NS:
+        if not self.started and self.runs * self.saving_ns >= worth.SAVED_NS:
             self.start()
         return self.started and all(call.has_ended for call in self.calls)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -103,7 +104,7 @@ class Layout:
     @classmethod
     def replicate(cls, mesh_shape: Sequence[int], shape: Sequence[int]) -> Layout:
         """Every device holds the whole tensor of `shape`."""
-        return cls.of(mesh_shape, [((n, ()),) for n in shape])
+        return _replicated(tuple(mesh_shape), tuple(shape))
 
     @classmethod
     def from_placements(
@@ -345,6 +346,12 @@ class Layout:
         partial = "".join(f", partial on {axis}" for axis in self.partial)
         mesh = "x".join(map(str, self.mesh_shape))
         return f"Layout([{', '.join(describe_factors(factors) for factors in self.dims)}] on {mesh}{partial})"
+
+
+@lru_cache(1024)
+def _replicated(mesh_shape: tuple[int, ...], shape: tuple[int, ...]) -> Layout:
+    """Remembered, since each plain tensor in a call asks for one."""
+    return Layout.of(mesh_shape, [((n, ()),) for n in shape])
 
 
 def _intern(mesh_shape: tuple[int, ...], dims: Dims, partial: tuple[int, ...]) -> Layout:

@@ -65,7 +65,8 @@ class Starts:
         size, start = sizes[dim], args[first]
         for place in self._whole:
             operand = getattr(args[place], "_operand", None)
-            if operand is not None and operand.spec.layout.axes_of(dim):
+            layout = None if operand is None else operand.spec.layout
+            if layout is not None and not layout.is_replicate and layout.axes_of(dim):
                 return args
         if self._is_index:
             if type(start) is not int or not -size <= start < size:

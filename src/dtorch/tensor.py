@@ -371,9 +371,7 @@ def distribute(
 def leaf(parts: Parts, spec: Spec, graph: Graph, requires_grad: bool = False) -> Tensor:
     """The leaf tensor of parts that nobody else holds, one per device in mesh order."""
     tensor = wrap(Operand(spec, parts), graph, requires_grad)
-    graph.constructor.pending.nbytes += (
-        spec.nbytes
-    )  # which the program may drop while calls wait that read it
+    graph.constructor.pending.nbytes += spec.nbytes  # may be dropped while calls wait that read it
     autograd.watch(tensor)
     return tensor
 

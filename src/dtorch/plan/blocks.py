@@ -36,11 +36,10 @@ class _Block:
         One that the program has shared may be mapped by other processes, which nobody counts here.
         """
         storage = self.storage
-        if (
-            storage is None or _uses(storage._cdata) != 1 or getrefcount(storage) != 3
-        ):  # here, there, and asked
+        if storage is None or _uses(storage._cdata) != 1:
             return False
-        return not storage.is_shared()
+        # References: the attribute, the variable, and getrefcount's argument.
+        return getrefcount(storage) == 3 and not storage.is_shared()
 
 
 class Blocks:

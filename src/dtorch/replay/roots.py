@@ -80,7 +80,7 @@ class Roots:
         self._history = history or History()
         self.uses_gradients = True
         self._missing: list[bool] = []
-        self._watched: list[tuple[str, Any, list[Any]]] = []
+        self._were: dict[str, list[Any]] = {}
         self._from = [function, *(leaf for leaf in arguments if not isinstance(leaf, torch.Tensor))]
         self._walk(None)
         self.leaves = [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]
@@ -124,7 +124,7 @@ class Roots:
             self._walk(reads)
             self.tensors = [tensor for tensor in self.tensors if id(tensor) in before]
             kept = [before[id(tensor)] for tensor in self.tensors]
-            self._watched = [(part, watched, [was[n] for n in kept]) for part, watched, was in self._watched]
+            self._were = {part: [was[number] for number in kept] for part, was in self._were.items()}
             self.leaves = [tensor for tensor in self.tensors if id(tensor) in leaves]
             self._missing = [leaves[id(leaf)] for leaf in self.leaves]
             self._see_hooks()
@@ -132,14 +132,12 @@ class Roots:
             raise self.refused
 
     def _see_tensors(self) -> None:
-        self._watched = [
-            (part, watched, list(map(watched.__get__, self.tensors))) for part, watched in _WATCHED.items()
-        ]
+        self._were = {part: list(map(watched.__get__, self.tensors)) for part, watched in _WATCHED.items()}
         self._missing = [grad is None for grad in map(_GRAD, self.leaves)]
         self._see_hooks()
 
     def _see_hooks(self) -> None:
-        for hooks in next(was for part, _, was in self._watched if part == "hooks"):
+        for hooks in self._were["hooks"]:
             if hooks is not None:
                 self._places.add(Place(iter, hooks, "the hooks of a tensor"))
 
@@ -151,7 +149,7 @@ class Roots:
     def hold(self) -> bool:
         """Whether all is as it was."""
         return (
-            all(same(watched, self.tensors, was) for _, watched, was in self._watched)
+            all(same(_WATCHED[part], self.tensors, was) for part, was in self._were.items())
             and self._places.hold()
             and (
                 not self.uses_gradients or [grad is None for grad in map(_GRAD, self.leaves)] == self._missing
@@ -165,9 +163,9 @@ class Roots:
         return self._places.changed() or self._changed_tensor()
 
     def _changed_tensor(self) -> str:
-        for part, watched, was in self._watched:
+        for part, was in self._were.items():
             for tensor, before in zip(self.tensors, was, strict=True):
-                if watched.__get__(tensor) is not before:
+                if _WATCHED[part].__get__(tensor) is not before:
                     return f"a tensor of shape {list(tensor.shape)} that the function uses has another {part}"
         return "a parameter that the function uses had a gradient and has none, or the other way round"
 
@@ -260,7 +258,9 @@ class Roots:
 
 def _is_captured(found: Any) -> bool:
     """Whether it is another captured function, which is called as it is where this one is recorded."""
-    return type(found).__module__ == "dtorch.replay.capture" and hasattr(found, "function")
+    from dtorch.replay.capture import Capture  # which stands on this
+
+    return isinstance(found, Capture)
 
 
 def _length(name: str) -> Callable[[dict[str, Any]], list[Any]]:

@@ -232,3 +232,22 @@ def test_nothing_is_left_behind() -> None:
     rounds()
     after = [sys.getrefcount(value) for value in shared]
     assert all(abs(a - b) < 20 for a, b in zip(after, before, strict=True))
+
+
+def test_objects_keep_their_class_and_their_dictionary() -> None:
+    held: list[Any] = [Attributes(), torch.nn.Identity(), torch.ones(1), Slots, 3, lambda: None]
+    kinds, spaces = [type(each) for each in held], [vars(each) for each in held[:3]] + [None, None, {}]
+    spaces[5] = vars(held[5])
+    for alike in (look.alike, places._alike):
+        assert alike(held, kinds, spaces)
+        assert alike([], [], [])
+        assert not alike(held, kinds, spaces[1:])
+        assert not alike(held, kinds[::-1], spaces)
+        for place in (0, 1, 2, 5):
+            assert not alike(held, kinds, [*spaces[:place], {}, *spaces[place + 1 :]])
+    held[0].__dict__ = dict(vars(held[0]))
+    assert not any(alike(held, kinds, spaces) for alike in (look.alike, places._alike))
+    spaces[0] = vars(held[0])
+    assert look.alike(held, kinds, spaces)
+    held[0].__class__ = type("Other", (Attributes,), {})
+    assert not any(alike(held, kinds, spaces) for alike in (look.alike, places._alike))

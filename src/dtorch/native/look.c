@@ -102,6 +102,24 @@ static PyObject *same(PyObject *self, PyObject *args) {
     Py_RETURN_TRUE;
 }
 
+static PyObject *alike(PyObject *self, PyObject *args) {
+    PyObject *objects, *kinds, *spaces;
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyList_Type, &objects, &PyList_Type, &kinds, &PyList_Type, &spaces))
+        return NULL;
+    if (PyList_GET_SIZE(objects) != PyList_GET_SIZE(kinds) || PyList_GET_SIZE(objects) != PyList_GET_SIZE(spaces))
+        Py_RETURN_FALSE;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); i++) {
+        PyObject *object = PyList_GET_ITEM(objects, i), *space = PyList_GET_ITEM(spaces, i);
+        if ((PyObject *)Py_TYPE(object) != PyList_GET_ITEM(kinds, i)) Py_RETURN_FALSE;
+        if (space == Py_None) continue;
+        PyObject *now = PyObject_GenericGetDict(object, NULL);
+        if (now == NULL) return NULL;
+        Py_DECREF(now);                                                              /* the object keeps it */
+        if (now != space) Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
+}
+
 /* A dict that has not been written since has its version still. Python 3.12 has taken that away. */
 #if PY_VERSION_HEX < 0x030C0000
 static PyObject *versions(PyObject *self, PyObject *dicts) {
@@ -141,6 +159,7 @@ static PyObject *have(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"stand", stand, METH_VARARGS, "Whether these values stand at these places, one after the other."},
     {"same", same, METH_VARARGS, "Whether an attribute, a descriptor, of these objects is these values."},
+    {"alike", alike, METH_VARARGS, "Whether objects are of these classes, their attributes in these dicts."},
     {"versions", versions, METH_O, "The versions of dicts; None where they have none."},
     {"have", have, METH_VARARGS, "Whether these dicts have these versions, and so were not written since."},
     {NULL, NULL, 0, NULL},

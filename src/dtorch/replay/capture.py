@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_flatten
 
 from dtorch.errors import CaptureError
 from dtorch.graph.graph import Graph
-from dtorch.graph.settings import present
 from dtorch.op.operand import Operand
 from dtorch.replay import cuda_graph
+from dtorch.replay.around import surroundings, watcher
 from dtorch.replay.history import OFTEN, History
 from dtorch.replay.program import CourseChanged, Program
 from dtorch.replay.recording import record
@@ -86,6 +86,9 @@ class Capture:
         if course.programs and self._graph(leaves).recorders:
             self._why = "called as it is: dtorch.record() is open, and a replay makes no calls to list"
             return self.function(*args, **kwargs)
+        if around := watcher():
+            self._why = f"called as it is: {around} is open, which a replay would pass by"
+            return self.function(*args, **kwargs)
         done, value = self._replayed(course, leaves)
         return value if done else self._recorded(course, args, kwargs)
 
@@ -148,9 +151,10 @@ class Capture:
                 open.
         """
         leaves, course = self._course(args, kwargs)
-        if self._graph(leaves).recorders:
+        around = "dtorch.record()" if self._graph(leaves).recorders else watcher()
+        if around:
             raise CaptureError(
-                "replay(): dtorch.record() is open, and a replay makes no calls to list; call the captured "
+                f"replay(): {around} is open, and a replay makes no calls to list; call the captured "
                 "function, which then runs as it is"
             )
         self._stats.calls += 1
@@ -191,10 +195,7 @@ class Capture:
         firsts: dict[int, int] = {}
         key = (
             tree,
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            torch.is_autocast_enabled("cpu"),
-            present(),
+            surroundings(),
             self._graph(leaves).policy,
             *[_kind(leaf, firsts.setdefault(id(leaf), place)) for place, leaf in enumerate(leaves)],
         )

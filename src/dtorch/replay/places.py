@@ -47,9 +47,16 @@ class Place(NamedTuple):
 
 
 def entries(held: dict[Any, Any], owner: str) -> list[Place]:
-    """All of a dictionary, entries that are added too."""
+    """All of a dictionary, entries that are added too, and their order."""
     names = tuple(held)
-    return [Place(dict.values, held, owner, names), Place(dict.keys, held, owner)]
+    found = [Place(dict.values, held, owner, names), Place(dict.keys, held, owner)]
+    if isinstance(held, OrderedDict) and held:  # its order is not the dictionary's, nor in its version
+        found.append(Place(_in_order, (held,), owner))
+    return found
+
+
+def _in_order(held: tuple[OrderedDict[Any, Any]]) -> Iterable[Any]:
+    return iter(held[0])
 
 
 def some_entries(held: dict[Any, Any], keys: Sequence[Any], owner: str) -> list[Place]:
@@ -57,6 +64,14 @@ def some_entries(held: dict[Any, Any], keys: Sequence[Any], owner: str) -> list[
     if not keys:
         return []
     return [Place(_getter(*keys, keys[0]), held, owner, (*keys, keys[0]))]  # one key alone gives no tuple
+
+
+def absent(held: dict[Any, Any], keys: Sequence[Any], owner: str) -> list[Place]:
+    """What was looked for in a dictionary and is not in it, such as what a class gives instead."""
+    keys = [key for key in keys if key not in held]
+    if not keys:
+        return []
+    return [Place(lambda held: [next(filter(held.__contains__, keys), None)], held, owner, ["a name"])]
 
 
 _getter = cache(itemgetter)
@@ -77,6 +92,18 @@ def _same(attribute: Any, objects: list[Any], values: list[Any]) -> bool:
     return len(objects) == len(values) and all(map(is_, map(attribute.__get__, objects), values))
 
 
+def _alike(objects: list[Any], kinds: list[type], spaces: list[Any]) -> bool:
+    """Whether objects are of these classes, and their attributes in these dictionaries; None, in any."""
+    return (
+        len(objects) == len(kinds) == len(spaces)
+        and all(map(is_, map(type, objects), kinds))
+        and all(
+            space is None or object.__getattribute__(held, "__dict__") is space
+            for held, space in zip(objects, spaces, strict=True)
+        )
+    )
+
+
 def _versions(dicts: list[dict[Any, Any]]) -> Any:
     """What changes with each write to one of the dicts; None, which only C can tell."""
     return None
@@ -88,9 +115,9 @@ def _have(dicts: list[dict[Any, Any]], versions: Any) -> bool:
 
 
 _look: Any = native.loaded("look") or SimpleNamespace(
-    stand=_stand, same=_same, versions=_versions, have=_have
+    stand=_stand, same=_same, alike=_alike, versions=_versions, have=_have
 )
-stand, same, versions, have = _look.stand, _look.same, _look.versions, _look.have
+stand, same, alike, versions, have = _look.stand, _look.same, _look.alike, _look.versions, _look.have
 
 
 class _Found:
@@ -116,6 +143,9 @@ class Places:
         self._hooks: list[tuple[dict[Any, Any], str]] = []
         self._hooks_made = RemovableHandle.next_id
         self._memory: list[tuple[Any, Any]] = []
+        self._objects: list[Any] = []
+        self._kinds: list[type] = []
+        self._spaces: list[Any] = []
         self._ready = False
 
     def add(self, place: Place) -> list[Any]:
@@ -132,6 +162,15 @@ class Places:
         """Enter a container of which only some entries are watched, for entries that are added."""
         self._sized.append((held, len(held)))
         self._ready = False
+
+    def add_object(self, held: Any) -> Any:
+        """Enter an object, for its class and the dictionary of its attributes; that dictionary, or None."""
+        space = getattr(held, "__dict__", None)
+        space = space if isinstance(space, dict) else None
+        self._objects.append(held)
+        self._kinds.append(type(held))
+        self._spaces.append(space)
+        return space
 
     def add_memory(self, held: Any) -> int:
         """Enter an array, whose bytes are watched; the bytes of all that are entered so far."""
@@ -176,7 +215,7 @@ class Places:
             self._prepare()
         if self._memory and any(_content(held) != content for held, content in self._memory):
             return False
-        if not self.hooks_hold():
+        if not self.hooks_hold() or not alike(self._objects, self._kinds, self._spaces):
             return False
         if have(self._dicts, self._versions):
             return self._beside.hold()
@@ -200,6 +239,11 @@ class Places:
                     return f"{_name(place, number)}{place.owner} {_changed(was, became)}"
             if len(now) != len(values):
                 return f"{place.owner} had {len(values)} entries and has {len(now)}"
+        for held, was, space in zip(self._objects, self._kinds, self._spaces, strict=True):
+            if type(held) is not was:
+                return f"a {was.__name__} is of another class"
+            if not alike([held], [was], [space]):
+                return f"the attributes of a {was.__name__} are in another dictionary"
         for held, content in self._memory:
             if _content(held) != content:
                 return f"{array_name(held)} that the function uses was written"

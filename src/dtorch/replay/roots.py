@@ -13,8 +13,9 @@ import array
 import contextvars
 import functools
 import sys
-import sysconfig
+import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,9 +25,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from dtorch.errors import CaptureError, UnsupportedError
 from dtorch.op.operand import Operand
+from dtorch.replay.functions import is_library, of_function
 from dtorch.replay.history import History
-from dtorch.replay.names import BY_NAME, names_of
-from dtorch.replay.places import Place, Places, array_name, entries, same, some_entries
+from dtorch.replay.places import Place, Places, absent, array_name, entries, same, some_entries
 from dtorch.replay.reads import Reads
 from dtorch.tensor import Tensor
 
@@ -37,6 +38,7 @@ MAX_WATCHED_BYTES = 2**20
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _OPAQUE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, torch.Generator)
 
+_HELD = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NO_CODE = (
     "__dict__",
@@ -51,13 +53,24 @@ _NO_CODE = (
 _MODULE_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
 """What torch keeps in every module; parameters, buffers, modules and hooks are looked at one by one."""
 
+_HOOKS_OF_ALL = [
+    (held, f"{name[8:]} of all")
+    for module in ("torch.nn.modules.module", "torch.optim.optimizer")
+    for name, held in vars(sys.modules[module]).items()
+    if name.startswith("_global_") and name.endswith("_hooks")
+]
+"""torch's own dictionaries of hooks that are called for whatever module or optimizer."""
+
 _base: Any = torch._C.TensorBase
 _WATCHED: dict[str, Any] = {
     "value, by .data =,": Tensor._operand,
-    "hooks": _base._backward_hooks,
     "requires_grad": _base.requires_grad,
+    "hooks": _base._backward_hooks,
+    "hooks of gradients": _base._post_accumulate_grad_hooks,
 }
 """Attributes of tensors, by what they are in a message."""
+_HOOKS_OF_ONE = ("hooks", "hooks of gradients")
+"""Those that only a tensor that requires grad may have."""
 _GRAD = _base.grad.__get__
 
 
@@ -80,7 +93,7 @@ class Roots:
         self._history = history or History()
         self.uses_gradients = True
         self._missing: list[bool] = []
-        self._were: dict[str, list[Any]] = {}
+        self._were: dict[str, tuple[list[Tensor], list[Any]]] = {}
         self._from = [function, *(leaf for leaf in arguments if not isinstance(leaf, torch.Tensor))]
         self._walk(None)
         self.leaves = [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]
@@ -97,6 +110,8 @@ class Roots:
         self._places = Places()
         seen: dict[int, Any] = {}
         self._waiting = list(self._from)
+        for held, owner in _HOOKS_OF_ALL:
+            self._waiting += self._places.add_hooks(held, owner)
         while self._waiting:
             found = self._waiting.pop()
             if isinstance(found, (*_PLAIN, *_OPAQUE)) or id(found) in seen:
@@ -108,9 +123,8 @@ class Roots:
             seen[id(found)] = found
             if isinstance(found, Tensor):
                 self.tensors.append(found)
-            elif not isinstance(found, torch.Tensor):
-                for place in self._look(found):
-                    self._waiting += self._places.add(place)
+            for place in self._look(found):
+                self._waiting += self._places.add(place)
 
     def narrow(self, reads: Reads) -> None:
         """Look from now on only at attributes that the call has read, unless it changed what it reaches.
@@ -119,12 +133,11 @@ class Roots:
             CaptureError: the function reaches arrays that are too large to be looked at.
         """
         if self._places.hold():
-            before = {id(tensor): number for number, tensor in enumerate(self.tensors)}
             leaves = {id(leaf): missing for leaf, missing in zip(self.leaves, self._missing, strict=True)}
             self._walk(reads)
-            self.tensors = [tensor for tensor in self.tensors if id(tensor) in before]
-            kept = [before[id(tensor)] for tensor in self.tensors]
-            self._were = {part: [was[number] for number in kept] for part, was in self._were.items()}
+            reached = set(map(id, self.tensors))
+            self._were = {part: _only(reached, *were) for part, were in self._were.items()}
+            self.tensors = self._were["requires_grad"][0]
             self.leaves = [tensor for tensor in self.tensors if id(tensor) in leaves]
             self._missing = [leaves[id(leaf)] for leaf in self.leaves]
             self._see_hooks()
@@ -132,14 +145,20 @@ class Roots:
             raise self.refused
 
     def _see_tensors(self) -> None:
-        self._were = {part: list(map(watched.__get__, self.tensors)) for part, watched in _WATCHED.items()}
+        hooked = [tensor for tensor in self.tensors if tensor.requires_grad]
+        self._were = {
+            part: (tensors, list(map(watched.__get__, tensors)))
+            for part, watched in _WATCHED.items()
+            for tensors in (hooked if part in _HOOKS_OF_ONE else self.tensors,)
+        }
         self._missing = [grad is None for grad in map(_GRAD, self.leaves)]
         self._see_hooks()
 
     def _see_hooks(self) -> None:
-        for hooks in self._were["hooks"]:
-            if hooks is not None:
-                self._places.add(Place(iter, hooks, "the hooks of a tensor"))
+        for part in _HOOKS_OF_ONE:
+            for hooks in self._were[part][1]:
+                if hooks is not None:
+                    self._places.add(Place(iter, hooks, "the hooks of a tensor"))
 
     def gradients(self) -> list[tuple[Tensor, Operand]]:
         """The leaves that have a gradient now, and its operand."""
@@ -149,7 +168,7 @@ class Roots:
     def hold(self) -> bool:
         """Whether all is as it was."""
         return (
-            all(same(_WATCHED[part], self.tensors, was) for part, was in self._were.items())
+            all(same(_WATCHED[part], *were) for part, were in self._were.items())
             and self._places.hold()
             and (
                 not self.uses_gradients or [grad is None for grad in map(_GRAD, self.leaves)] == self._missing
@@ -163,16 +182,18 @@ class Roots:
         return self._places.changed() or self._changed_tensor()
 
     def _changed_tensor(self) -> str:
-        for part, was in self._were.items():
-            for tensor, before in zip(self.tensors, was, strict=True):
+        for part, were in self._were.items():
+            for tensor, before in zip(*were, strict=True):
                 if _WATCHED[part].__get__(tensor) is not before:
                     return f"a tensor of shape {list(tensor.shape)} that the function uses has another {part}"
         return "a parameter that the function uses had a gradient and has none, or the other way round"
 
     def _look(self, found: Any) -> Iterator[Place]:
         kind = type(found).__name__
-        if isinstance(found, type):
-            if not _is_library(found.__module__):
+        if isinstance(found, torch.Tensor):
+            yield from entries(self._places.add_object(found), "a tensor")
+        elif isinstance(found, type):
+            if not is_library(found.__module__):
                 yield Place(_of_class, found, f"class {found.__name__}")
         elif isinstance(found, (staticmethod, classmethod)):
             yield Place(lambda held: [held.__func__], found, f"a {kind}")
@@ -181,8 +202,8 @@ class Roots:
         elif isinstance(found, torch.nn.Module):
             yield from self._module(found, f"a {kind}")
         elif isinstance(found, torch.optim.Optimizer):
-            attributes = vars(found)
-            yield from some_entries(attributes, ["state", "param_groups"], f"a {kind}")
+            yield from entries(self._places.add_object(found), f"a {kind}")
+            yield from _class_of(found)
             yield from entries(found.state, f"the state of {kind}")
             yield Place(iter, found.param_groups, f"the groups of {kind}")
             for group in found.param_groups:
@@ -190,8 +211,10 @@ class Roots:
                 yield from self._group(group, f"a group of {kind}")
         elif isinstance(found, dict):
             yield from entries(found, "a dict")
+            yield from self._of_own_class(found)
         elif isinstance(found, (list, tuple, set, frozenset, deque)):
             yield Place(iter, found, f"a {kind}")
+            yield from self._of_own_class(found)
         elif isinstance(found, functools.partial):
             yield Place(lambda held: (held.func, *held.args, *held.keywords.values()), found, "a partial")
         elif isinstance(found, types.MethodType):
@@ -201,7 +224,13 @@ class Roots:
         elif isinstance(found, contextvars.ContextVar):
             yield Place(lambda held: [held.get(None)], found, f"ContextVar {found.name!r}")
         elif isinstance(found, types.FunctionType):
-            yield from _of_function(found)
+            if not is_library(found.__module__ or ""):
+                yield from entries(self._places.add_object(found), f"{found.__name__}()")
+            yield from of_function(found)
+        elif isinstance(found, weakref.ref):
+            yield Place(lambda held: [held()], found, "a weak reference")
+        elif isinstance(found, threading.local):  # each thread has attributes of its own
+            yield Place(lambda held: [vars(held)], found, "a threading.local")
         elif isinstance(found, LRScheduler) or type(found).__module__.split(".")[0] not in (
             "torch",
             "dtorch",
@@ -211,13 +240,14 @@ class Roots:
 
     def _object(self, found: Any, read: set[str] | None) -> Iterator[Place]:
         """An object of a class of somebody else's; of its attributes those that were read, None for all."""
-        kind, held = type(found).__name__, getattr(found, "__dict__", None)
+        kind, held = type(found).__name__, self._places.add_object(found)
         if _is_written_memory(found):
             self._array(found)
         if isinstance(held, dict) and read is None:
             yield from entries(held, f"a {kind}")
         elif isinstance(held, dict) and read is not None:
             yield from some_entries(held, [name for name in held if name in read], f"a {kind}")
+            yield from absent(held, sorted(read), f"a {kind}")
             self._places.add_size(held)
         slots = [name for base in type(found).__mro__ for name in _slots(base)]
         slots = [name for name in slots if read is None or name in read]
@@ -225,11 +255,20 @@ class Roots:
             yield Place(lambda held: [getattr(held, name, None) for name in slots], found, kind, slots)
         yield from _class_of(found)
 
+    def _of_own_class(self, found: Any) -> Iterator[Place]:
+        """What a container has beside what it contains, where its class is somebody's own."""
+        of_class = list(_class_of(found))
+        if of_class:
+            held = self._places.add_object(found)
+            yield from of_class
+            yield from [] if held is None else entries(held, f"a {type(found).__name__}")
+
     def _group(self, group: dict[str, Any], owner: str) -> Iterator[Place]:
         """A group of an optimizer: floats are inputs, tuples of them, such as betas, once they changed."""
         inputs = [name for name in group if self._history.is_input(group, name)]
         self.settings += [(group, name) for name in inputs]
         yield from some_entries(group, [name for name in group if name not in inputs], owner)
+        self._places.add_size(group)
         for name in inputs:
             if type(group[name]) is tuple:
                 yield Place(_length(name), group, owner)
@@ -246,14 +285,21 @@ class Roots:
             )
 
     def _module(self, found: torch.nn.Module, owner: str) -> Iterator[Place]:
-        for held in (found._parameters, found._buffers, found._modules):
-            yield Place(dict.values, held, owner, tuple(held))
+        for held in map(found.__getattribute__, _HELD):
+            yield from entries(held, owner)
         for name in _HOOKS:
             self._waiting += self._places.add_hooks(getattr(found, name), f"the hooks of {owner}")
-        attributes = vars(found)
+        attributes = self._places.add_object(found)
+        for place in some_entries(attributes, [*_HELD, *_HOOKS], owner):  # what is in these, see above
+            self._places.add(place)
         yield from some_entries(attributes, [key for key in attributes if key not in _MODULE_OWN], owner)
         self._places.add_size(attributes)
         yield from _class_of(found)
+
+
+def _only(reached: set[int], tensors: list[Tensor], was: list[Any]) -> tuple[list[Tensor], list[Any]]:
+    kept = [(tensor, before) for tensor, before in zip(tensors, was, strict=True) if id(tensor) in reached]
+    return [tensor for tensor, _ in kept], [before for _, before in kept]
 
 
 def _is_captured(found: Any) -> bool:
@@ -286,72 +332,16 @@ def _nbytes(found: Any) -> int:
 
 
 def _of_class(kind: type) -> list[Any]:
-    return [*kind.__bases__, *(value for name, value in vars(kind).items() if name not in _NO_CODE)]
+    own = [value for name, value in vars(kind).items() if name not in _NO_CODE]
+    return [type(kind), *kind.__bases__, *own]
 
 
 def _class_of(found: Any) -> Iterator[Place]:
     """The class of an object, for what its methods use; what libraries define is taken to stay."""
-    if any(not _is_library(kind.__module__) for kind in type(found).__mro__):
+    if any(not is_library(kind.__module__) for kind in type(found).__mro__):
         yield Place(lambda held: [type(held)], found, f"a {type(found).__name__}")
-
-
-@functools.cache
-def _is_library(module: str) -> bool:
-    root = module.split(".")[0]
-    if root in ("torch", "dtorch") or root in sys.stdlib_module_names - {"__main__"}:
-        return True
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return file.startswith((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
 
 
 def _slots(kind: type) -> list[str]:
     names = vars(kind).get("__slots__", ())
     return [names] if isinstance(names, str) else [name for name in names if not name.startswith("__")]
-
-
-def _of_function(function: types.FunctionType) -> Iterator[Place]:
-    owner = f"{function.__name__}()"
-    named = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    cells = {name: cell for name, cell in named if _is_filled(cell)}
-    yield Place(_contents, list(cells.values()), f"{owner}'s closure", list(cells))
-    space, used = function.__globals__, names_of(function.__code__)
-    module = space.get("__name__", "a module")
-    by_name = not BY_NAME.isdisjoint(used.globals) and not _is_library(module)
-    if by_name:  # any of them may be meant
-        yield from entries(space, module)
-    else:
-        yield from some_entries(space, [name for name in used.globals if name in space], module)
-    waiting = [
-        *map(space.get, used.globals),
-        *map(sys.modules.get, used.imports),
-        *_contents([*cells.values()]),
-    ]
-    modules: dict[str, types.ModuleType] = {}
-    while waiting:
-        found = waiting.pop()
-        own = isinstance(found, types.ModuleType) and not _is_library(found.__name__)
-        if own and found.__name__ not in modules:
-            modules[found.__name__] = found
-            waiting += [vars(found).get(name) for name in used.attributes]
-    for name, found in modules.items():
-        held = vars(found)
-        yield from some_entries(held, [name for name in used.attributes if name in held], name)
-    if not _is_library(function.__module__ or ""):
-        yield from entries(vars(function), owner)
-    yield Place(_defaults, function, f"the defaults of {owner}")
-
-
-def _contents(cells: Sequence[types.CellType]) -> list[Any]:
-    return [cell.cell_contents for cell in cells]
-
-
-def _defaults(function: types.FunctionType) -> list[Any]:
-    return [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

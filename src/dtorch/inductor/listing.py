@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtorch.hidden import writes
-from dtorch.inductor.places import Places
+from dtorch.inductor.lookups import Lookups
 from dtorch.inductor.spelt import NAMESPACE
 
 _NAMESPACES = ("aten", "prims", NAMESPACE)
@@ -137,7 +137,7 @@ class Listing:
         results: names of the tensors that compiled code gives.
         outputs: how the outputs are made of inputs and results.
         written: numbers of the inputs that it writes.
-        places: what it looks up; None in another process, which need not know.
+        lookups: what it looks up; None in another process, which need not know.
     """
 
     inputs: tuple[Meta, ...]
@@ -145,7 +145,7 @@ class Listing:
     results: tuple[str, ...]
     outputs: tuple[Output, ...]
     written: tuple[int, ...]
-    places: Places | None = field(default=None, compare=False)
+    lookups: Lookups | None = field(default=None, compare=False)
 
     @property
     def text(self) -> str:
@@ -158,7 +158,7 @@ class Listing:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return asdict(replace(self, places=None))
+        return asdict(replace(self, lookups=None))
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Listing:
@@ -238,7 +238,7 @@ class _Recorder(TorchDispatchMode):
         self.roots: dict[int, torch.Tensor] = {}
         self.input_roots: dict[int, int] = {}
         self.written: set[int] = set()
-        self.places = Places()
+        self.lookups = Lookups()
         for i, tensor in enumerate(inputs):
             self._name(tensor, f"x{i}")
             self.input_roots[_storage(tensor)] = i
@@ -271,7 +271,7 @@ class _Recorder(TorchDispatchMode):
         self._note_writes(func, args, kwargs)
         result = func(*args, **kwargs)
         if not PRESENT.in_range:
-            self.places.note(func, args, result, self.input_roots)
+            self.lookups.note(func, args, result, self.input_roots)
         outputs = [
             self._name(leaf, f"v{len(self.tensors)}") if isinstance(leaf, torch.Tensor) else ""
             for leaf in flat(result)
@@ -329,7 +329,7 @@ class _Recorder(TorchDispatchMode):
                 raise Refusal("it returns something else than tensors made of its inputs")
             made.append(self._output(output, inputs, results))
         written = tuple(sorted(self.written))
-        return Listing(inputs, tuple(self.calls), tuple(results), tuple(made), written, self.places)
+        return Listing(inputs, tuple(self.calls), tuple(results), tuple(made), written, self.lookups)
 
     def _output(self, output: torch.Tensor, inputs: tuple[Meta, ...], results: list[str]) -> Output:
         storage = _storage(output)

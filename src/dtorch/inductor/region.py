@@ -11,8 +11,8 @@ import torch
 from dtorch.inductor import compiling
 from dtorch.inductor.blocks import Blocks
 from dtorch.inductor.listing import PRESENT, Listing, Meta, Refusal, list_calls
+from dtorch.inductor.lookups import in_range
 from dtorch.inductor.mode import mode as present_mode
-from dtorch.inductor.places import in_range
 
 Function = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
@@ -108,15 +108,15 @@ class Region:
             if torch.get_default_dtype() != self._dtype:
                 raise Refusal("torch's default dtype has been changed")
             threads = torch.get_num_threads()
-            assert listing.places is not None
-            if threads > 1 and listing.places.unchecked:
+            assert listing.lookups is not None
+            if threads > 1 and listing.lookups.unchecked:
                 raise Refusal(
-                    f"{listing.places.unchecked} looks up places that are computed, and compiled for several "
-                    "threads it would end the process where one is out of range"
+                    f"{listing.lookups.unchecked} looks up places that are computed, and compiled for "
+                    "several threads it would end the process where one is out of range"
                 )
             parts = None if self.blocks is None else self.blocks.listed(self.inputs)
             code = compiler.code(listing, self.mode, threads, self._dtype, parts)
-            self._run = _compiled(self.function, listing, code, listing.places.bounds if threads > 1 else {})
+            self._run = _compiled(self.function, listing, code, listing.lookups.bounds if threads > 1 else {})
             self.state = "compiled"
         except Refusal as refusal:
             self._end("refused", str(refusal))

@@ -29,6 +29,16 @@ NUMBERS = {"aten.add": "alpha", "aten.sub": "alpha", "aten.addcmul": "value", "a
 """Operators whose number may be a tensor here, and the name of the argument."""
 
 
+def is_spelt(name: str, alpha: Any) -> bool:
+    """Whether the compiler is given a call in other words, which hold where operands lie alike.
+
+    Args:
+        name: of torch's, "aten.add".
+        alpha: the argument of that name, 1 for a call without.
+    """
+    return name == "aten.lerp" or (name in NUMBERS and (NUMBERS[name] != "alpha" or alpha != 1))
+
+
 def _define(name: str, number: str, count: int) -> None:
     names = ["x", "y", "z"][:count]
     _LIBRARY.define(f"{name}({', '.join(f'Tensor {n}' for n in (*names, number))}) -> Tensor")

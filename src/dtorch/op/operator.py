@@ -59,6 +59,8 @@ class Operator(Priced):
         alone_at_end: those of them whose last elements, behind whole vectors, torch computes by other code.
         rowwise: torch operators that need all of a row, and are compiled with what stands around them under
             "fast", where the row stays on the chip.
+        products: torch operators that are matrix products, and the names of their operands: rows, the other,
+            and what is added, "" for none.
     """
 
     rules: ClassVar[Mapping[str, Dims]] = {}
@@ -70,6 +72,7 @@ class Operator(Priced):
     compiled_alike: ClassVar[frozenset[str]] = frozenset()
     alone_at_end: ClassVar[frozenset[str]] = frozenset()
     rowwise: ClassVar[frozenset[str]] = frozenset()
+    products: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
     free_scalars: ClassVar[Mapping[str, Sequence[str]]] = {}
     free_starts: ClassVar[Mapping[str, Sequence[str]]] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from dtorch.plan.blocks import Blocks
+from dtorch.plan.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +14,13 @@ class Facts:
 
     Attributes:
         bind: writes how the plan takes its inputs, see `plan/codegen.py`; None for one list of parts.
-        blocks: memory that is kept from run to run.
+        pool: memory that is kept from run to run.
         apart: numbers of operands from outside that share memory with no other one of them.
         constants: numbers from outside that are the same in every run, by the number of their operand.
     """
 
     bind: Callable[..., None] | None = None
-    blocks: Blocks | None = None
+    pool: Pool | None = None
     apart: frozenset[int] = frozenset()
     constants: Mapping[int, float] = field(default_factory=dict)
 

@@ -14,11 +14,11 @@ from dtorch.graph.confirm import failure_at, line_of
 from dtorch.graph.graph import Graph
 from dtorch.graph.settings import Settings, Under
 from dtorch.op.operand import Everywhere, Failed, Operand, Parts
-from dtorch.plan.blocks import Blocks
 from dtorch.plan.cache import note
 from dtorch.plan.codegen import generate
 from dtorch.plan.facts import Facts
 from dtorch.plan.passes import state
+from dtorch.plan.pool import Pool
 from dtorch.plan.structure import Selection, Structure
 from dtorch.redistribute.local_work import LocalWork
 from dtorch.replay import beside
@@ -103,7 +103,7 @@ class Program:
         written = {source.which[1] for source in self.written if source.kind == "plain"}
         steady = {n: self.steady.tensors[n] for n in self.steady.numbers - written}
         self.inputs = Inputs(self.graph, self.sources, self.hoisted, steady, self.numbers)
-        self.blocks = Blocks()
+        self.pool = Pool()
         self._write(self.inputs.apart)
         self.graphed: GraphedPlan | None = None
         self.choice = ""
@@ -112,7 +112,7 @@ class Program:
         self._tie()
 
     def _write(self, apart: frozenset[int]) -> None:
-        facts = Facts(self.inputs.bind, self.blocks, apart, self.inputs.constants)
+        facts = Facts(self.inputs.bind, self.pool, apart, self.inputs.constants)
         self.plan = generate(self.structure, self.selection, state.present().exact, facts)
         self.run = CompiledPlan(self.plan, len(self.numbers), self.name)
 
@@ -162,7 +162,7 @@ class Program:
         """Bytes that only this recording holds: plain tensors that stay, free blocks, and a CUDA graph's."""
         held = [self.steady.tensors[number].untyped_storage() for number in self.steady.numbers]
         steady = sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
-        return steady + self.blocks.nbytes + (0 if self.graphed is None else self.graphed.nbytes)
+        return steady + self.pool.nbytes + (0 if self.graphed is None else self.graphed.nbytes)
 
     def differs(self, other: Program) -> str:
         """Why another capture of the same function is not this one; nothing where it is."""
@@ -241,7 +241,7 @@ class Program:
                     for leaf, spec in self.renewed:
                         _set_grad(leaf, wrap(Operand(spec, Failed(failure)), self.graph))
                     raise failure from None
-                self.blocks.settle()
+                self.pool.settle()
             for source in self.touched:
                 operand = source.operand(arguments)
                 operand.converted = None

@@ -11,9 +11,9 @@ import torch
 import dtorch
 from dtorch import Partial, Replicate, Shard
 from dtorch.plan import cache, codegen
-from dtorch.plan.blocks import Blocks
 from dtorch.plan.facts import Facts
 from dtorch.plan.passes.listed import PASSES
+from dtorch.plan.pool import Pool
 from dtorch.plan.structure import Selection, Structure
 from tests.plan.test_differential import same
 from tests.programs import Program, binary, moved, pointwise, reduction, scaled, views
@@ -79,11 +79,11 @@ def test_programs_keep_every_bit(choice: str, seed: int, kind: type[Program]) ->
 def test_results_in_kept_memory_keep_every_bit(
     seed: int, kind: type[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a captured call, with one set of blocks for all plans."""
-    blocks, changes = Blocks(), []
+    """As in a captured call, with one pool for all plans."""
+    pool, changes = Pool(), []
 
     def generate(structure: Structure, selection: Selection, under: Any) -> Any:
-        plan = codegen.generate(structure, selection, under, Facts(blocks=blocks))
+        plan = codegen.generate(structure, selection, under, Facts(pool=pool))
         changes.extend(change for change in plan.rewritten.changes if change.by == "kept")
         return plan
 
@@ -93,7 +93,7 @@ def test_results_in_kept_memory_keep_every_bit(
         for _ in range(3):
             program = kind(number, eager=False)
             same(program.run(STEPS), expected, program)
-            blocks.settle()
+            pool.settle()
     assert changes
 
 

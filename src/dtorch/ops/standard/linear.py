@@ -31,3 +31,4 @@ class Linear(Operator):
             "input[... i], weight[o i], bias[o]? -> y[... o]", ("input bias", "weight bias"), "2 ... i o"
         )
     }
+    products: ClassVar[Mapping[str, tuple[str, str, str]]] = {"aten.linear": ("input", "weight", "bias")}

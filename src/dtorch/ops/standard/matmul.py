@@ -37,6 +37,10 @@ class Matmul(Operator):
         "aten.dot": Dims("self[k], tensor[k] -> y[]", ("self", "tensor"), "2 k"),
         "aten.vdot": Dims("self[k], other[k] -> y[]", ("self", "other"), "2 k"),
     }
+    products: ClassVar[Mapping[str, tuple[str, str, str]]] = {
+        "aten.mm": ("self", "mat2", ""),
+        "aten.bmm": ("self", "mat2", ""),
+    }
 
 
 class AddMatmul(Operator):
@@ -50,6 +54,10 @@ class AddMatmul(Operator):
         "aten.addmm": Dims("mat1[m k], mat2[k n] -> y[m n]", ("mat1", "mat2"), "2 m k n"),
         "aten.baddbmm": Dims("batch1[b m k], batch2[b k n] -> y[b m n]", ("batch1", "batch2"), "2 b m k n"),
         "aten.addmv": Dims("mat[m k], vec[k] -> y[m]", ("mat", "vec"), "2 m k"),
+    }
+    products: ClassVar[Mapping[str, tuple[str, str, str]]] = {
+        "aten.addmm": ("mat1", "mat2", "self"),
+        "aten.baddbmm": ("batch1", "batch2", "self"),
     }
 
     def inputs_text(self) -> str:

@@ -13,15 +13,6 @@ from dtorch.plan.fuse.candidate import Candidate
 from dtorch.plan.fuse.legality import by_name, local_stride, row_dims, sharing
 from dtorch.plan.passes.draft import Draft
 
-PRODUCTS = {
-    "aten.mm": ("self", "mat2", ""),
-    "aten.addmm": ("mat1", "mat2", "self"),
-    "aten.bmm": ("self", "mat2", ""),
-    "aten.baddbmm": ("batch1", "batch2", "self"),
-    "aten.linear": ("input", "weight", "bias"),
-}
-"""Products, and the names of their operands: rows, the other, and what is added."""
-
 BLOCK_BYTES = 2**21
 """What a block of the result takes at most: it is still in the caches when the calls behind it read it."""
 
@@ -35,7 +26,7 @@ LEAST_COLUMNS = 64
 def is_product(draft: Draft, number: int) -> bool:
     """Whether a product makes an operand."""
     maker = draft.maker.get(number)
-    return maker is not None and draft.operator(maker).name in PRODUCTS
+    return maker is not None and draft.operator(maker).name in draft.operator(maker).products
 
 
 def why_not(draft: Draft, number: int, nodes: tuple[int, ...]) -> str:
@@ -144,11 +135,11 @@ class _Walk:
         """The product: its rows are cut; the other operand, where the batch is."""
         operator, read = self.draft.operator(node), self.draft.inputs[node]
         named = by_name(operator.call)
-        rows, other, added = map(named.get, PRODUCTS[operator.name])
+        rows, other, added = map(named.get, operator.products[operator.name])
         assert rows is not None
         assert other is not None
         self._set(read[rows.index], dim)
-        batched = operator.name in ("aten.bmm", "aten.baddbmm") and dim == 0
+        batched = len(_shape(self.draft, read[other.index], self.coord)) > 2 and dim == 0
         self._set(read[other.index], 0 if batched else -1)
         if added is not None:
             self._set(read[added.index], self._aligned(read[added.index]))

@@ -42,6 +42,11 @@ class Candidate:
         """What fusing saves, by the price."""
         return self.unfused_ns - self.fused_ns
 
+    @property
+    def best_ns(self) -> int:
+        """The price of the calls as they would be made, fused or not."""
+        return self.fused_ns if self.fused else self.unfused_ns
+
 
 def fuse_of(structure: Structure, candidate: Candidate) -> Fuse:
     """The calls of a candidate as one operator.

@@ -71,9 +71,9 @@ def _taken(draft: Draft, alone: Candidate, number: int, now: Rates) -> Candidate
         if not isinstance(cut, Cut):
             return cut
         sizes.append(cut.size)
-        by_itself += price.product_ns(operator, draft.facts.blocks is not None, coord, now)
+        by_itself += price.product_ns(operator, draft.facts.pool is not None, coord, now)
         together += price.blocked_ns(operator, behind, given, gives, cut, coord, now)
-    best = by_itself + min(alone.unfused_ns, alone.fused_ns)
+    best = by_itself + alone.best_ns
     if not price.pays(best, together):
         return (
             f"by blocks both take {together / 1000:,.1f} us for {best / 1000:,.1f}, "

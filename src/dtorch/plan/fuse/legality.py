@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dtorch.inductor.admission import VECTOR_ELEMENTS
-from dtorch.inductor.spelt import NUMBERS
+from dtorch.inductor.spelt import NUMBERS, is_spelt
 from dtorch.op.local import Local
 from dtorch.op.param import Slot, TorchCall
 from dtorch.plan.fuse.price import FAULTED_BYTES
@@ -51,7 +51,7 @@ def why_not(draft: Draft, node: int) -> str:
 
 def _stays_kept(draft: Draft, node: int) -> bool:
     """Whether a replay hands out a result so large that compiled code would ask for new pages each time."""
-    if draft.facts.blocks is None:
+    if draft.facts.pool is None:
         return False
     specs = [draft.spec(number) for number in draft.outputs[node] if number in draft.wanted]
     return any(spec is not None and spec.nbytes >= FAULTED_BYTES * spec.mesh.size for spec in specs)
@@ -68,7 +68,7 @@ def _writes_in_place(draft: Draft, node: int) -> bool:
     made = outputs[0] if outputs else None  # an operator without rules says nothing of what it writes over
     if spec is None or made is None or spec.shape != made.shape or not spec.is_dense:
         return False
-    return draft.facts.blocks is not None and draft.memory(read[0]) != OUTSIDE
+    return draft.facts.pool is not None and draft.memory(read[0]) != OUTSIDE
 
 
 def _kind(draft: Draft, node: int) -> str:
@@ -76,13 +76,10 @@ def _kind(draft: Draft, node: int) -> str:
     if torch.Tag.pointwise in operator.call.func.tags:
         if exact and operator.name not in operator.compiled_alike:
             return "compiled it rounds otherwise"
-        if (
-            exact
-            and (operator.name in operator.alone_at_end or _is_spelt(operator))
-            and _leaves_a_rest(operator)
-        ):
+        spelt = is_spelt(operator.name, operator.arguments.get("alpha", 1))
+        if exact and (operator.name in operator.alone_at_end or spelt) and _leaves_a_rest(operator):
             return "compiled it rounds otherwise behind whole vectors"
-        if exact and _is_spelt(operator) and _lies_apart(operator):
+        if exact and spelt and _lies_apart(operator):
             return "compiled it rounds otherwise where its operands lie in other orders"
         return ""
     if operator.name not in operator.rowwise:
@@ -99,13 +96,6 @@ def _leaves_a_rest(operator: Any) -> bool:
     """Whether a part has elements behind whole vectors."""
     spec = operator.outputs[0].spec
     return any(spec.layout.local_numel(coord) % VECTOR_ELEMENTS for coord in spec.mesh.coords)
-
-
-def _is_spelt(operator: Any) -> bool:
-    """Whether the compiler is given a call in other words, which hold where operands lie alike."""
-    if operator.name in ("aten.addcdiv", "aten.addcmul", "aten.lerp"):
-        return True
-    return operator.name in NUMBERS and operator.arguments.get("alpha", 1) != 1
 
 
 def _lies_apart(operator: Any) -> bool:

@@ -170,11 +170,6 @@ def part_of(draft: Draft, candidate: Candidate) -> Part:
     return Part(candidate, kind, tensors)
 
 
-def best_ns(candidate: Candidate) -> int:
-    """The price of calls as the plan would make them without siblings."""
-    return candidate.fused_ns if candidate.fused else candidate.unfused_ns
-
-
 def joined(
     draft: Draft,
     parts: Sequence[Part],
@@ -251,8 +246,8 @@ class _Joining:
         if not new:
             return True
         nodes = sorted((node for part in taken for node in part.nodes), key=self._draft.place.__getitem__)
-        together, alone = self._decide(tuple(nodes)), sum(best_ns(part.candidate) for part in new)
-        saved = best_ns(self._candidate) + alone - together.fused_ns
+        together, alone = self._decide(tuple(nodes)), sum(part.candidate.best_ns for part in new)
+        saved = self._candidate.best_ns + alone - together.fused_ns
         if not together.fused or saved * price.LEAST_SHARE < alone:
             why = (
                 f"{len(taken)} siblings save {saved:,} ns as one call, of {alone:,} that they take beside it"
@@ -280,7 +275,7 @@ class _Joining:
             own = [self._candidate] if len(self._candidate.nodes) > 1 else []
             return own + self._refused
         self._windows.move(self._candidate.nodes, self._place)
-        saved = sum(best_ns(part.candidate) for part in self.taken) - self._candidate.fused_ns
+        saved = sum(part.candidate.best_ns for part in self.taken) - self._candidate.fused_ns
         reason = f"{len(self.taken)} siblings, as one call {saved:,} ns less; {self._candidate.reason}"
         at = self._draft.order[self._place]
         return [replace(self._candidate, kind="siblings", at=at, reason=reason)]

@@ -19,11 +19,11 @@ from dtorch.op.call import arguments_text
 from dtorch.op.local import Local
 from dtorch.op.param import Slot
 from dtorch.op.schema import schema_of
-from dtorch.plan.blocks import Blocks
 from dtorch.plan.fuse.legality import local_calls, local_stride
 from dtorch.plan.passes.draft import Draft
 from dtorch.plan.passes.reuse import ELEMENT_WISE, fresh_result, out_of
 from dtorch.plan.passes.table import Pass, Row
+from dtorch.plan.pool import Pool
 
 MIN_BYTES = 2**18
 """Smaller results are left alone: their memory comes from a pool of the C library."""
@@ -83,12 +83,12 @@ class IntoKept:
     """A program that writes its result into a block where it is written into a plan's source."""
 
     def __init__(
-        self, program: Any, calls: list[tuple[int, Local]], into: tuple[Any, str], blocks: Blocks
+        self, program: Any, calls: list[tuple[int, Local]], into: tuple[Any, str], pool: Pool
     ) -> None:
         self.program = program
         self.calls = calls
         self.func, self.name = into
-        self.blocks = blocks
+        self.pool = pool
 
     def run(self, inputs: Any) -> Any:
         """As it was."""
@@ -104,7 +104,7 @@ class IntoKept:
             names[position] = f"v{node}_0_{i}"
             stride = local_stride(spec, local.coord)
             assert stride is not None
-            take = source.constant(self.blocks.taker(spec.local_shape(local.coord), stride, spec.dtype))
+            take = source.constant(self.pool.taker(spec.local_shape(local.coord), stride, spec.dtype))
             given = [*[part[position] for part in inputs], f"{take}()"]
             kwargs = {**local.kwargs, self.name: Slot(len(inputs), spec)}
             function = self.func
@@ -132,14 +132,12 @@ def _large(draft: Draft, node: int) -> tuple[list[tuple[int, Local]], tuple[Any,
 
 def _keep(draft: Draft, node: int, found: tuple[list[tuple[int, Local]], tuple[Any, str]]) -> str:
     recipe = copy(draft.recipes[node])
-    assert draft.facts.blocks is not None
-    recipe.program = IntoKept(recipe.program, *found, draft.facts.blocks)
+    assert draft.facts.pool is not None
+    recipe.program = IntoKept(recipe.program, *found, draft.facts.pool)
     draft.recipes[node] = recipe
     return f"its result is written into kept memory, {recipe.outputs[0].spec.nbytes:,} bytes not asked for"
 
 
-_has_blocks: Callable[[Draft], bool] = lambda draft: draft.facts.blocks is not None  # noqa: E731
+_has_pool: Callable[[Draft], bool] = lambda draft: draft.facts.pool is not None  # noqa: E731
 
-KEPT = Pass(
-    "kept", "write large results of replays into kept memory", (Row(_large, _keep),), when=_has_blocks
-)
+KEPT = Pass("kept", "write large results of replays into kept memory", (Row(_large, _keep),), when=_has_pool)

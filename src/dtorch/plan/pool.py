@@ -42,7 +42,7 @@ class _Block:
         return getrefcount(storage) == 3 and not storage.is_shared()
 
 
-class Blocks:
+class Pool:
     """The blocks of one program, by size."""
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ _LOOK_UP = frozenset(
 )
 
 
-class Places:
+class Lookups:
     """What the calls of one function look up.
 
     Attributes:

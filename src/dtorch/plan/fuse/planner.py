@@ -93,10 +93,8 @@ def _regions(draft: Draft) -> list[tuple[tuple[int, ...], str]]:
 
 def _memories(draft: Draft, node: int) -> tuple[set[int], set[int]]:
     """The memory that a call reads, and what it makes or writes."""
-    read = draft.inputs[node]
-    numbers = [number for number in read if draft.spec(number) is not None]
-    made = [*draft.outputs[node], *(read[i] for i in draft.recipes[node].written)]
-    return {draft.memory(number) for number in numbers}, {draft.memory(number) for number in made}
+    made = (*draft.outputs[node], *draft.written(node))
+    return draft.read(node), {draft.memory(number) for number in made}
 
 
 def _alike(draft: Draft, node: int, other: int) -> bool:
@@ -115,7 +113,7 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
         for number in made
         if number in draft.wanted or not inside.issuperset(draft.readers.get(number, ()))
     )
-    written = [n for n in inputs if any(n in _written(draft, node) for node in nodes)]
+    written = [n for n in inputs if any(n in draft.written(node) for node in nodes)]
     kind = _kind_of(draft, nodes, inputs)
     refused = "" if outputs or written else "nobody reads what it gives"
     refused = refused or _unknown_strides(draft, nodes, inputs)
@@ -140,11 +138,6 @@ def _decided(draft: Draft, nodes: tuple[int, ...], ends: str) -> Candidate:
     if not worth:
         reason = price.REFUSED + reason
     return Candidate(kind, nodes, nodes[-1], inputs, outputs, unfused, fused, worth, reason, False)
-
-
-def _written(draft: Draft, node: int) -> list[int]:
-    """The operands that a call writes."""
-    return [draft.inputs[node][i] for i in draft.recipes[node].written]
 
 
 def _is_over(draft: Draft, node: int) -> bool:

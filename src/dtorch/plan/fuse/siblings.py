@@ -23,7 +23,7 @@ import torch
 from dtorch.op.param import TorchCall
 from dtorch.plan.fuse import price
 from dtorch.plan.fuse.candidate import Candidate
-from dtorch.plan.passes.draft import OUTSIDE, Draft
+from dtorch.plan.passes.draft import Draft
 
 MAX_INPUTS = 128
 """Operands of one region of siblings."""
@@ -75,11 +75,11 @@ class Windows:
         self._writers: dict[int, list[int]] = {}
         self._touch: dict[int, list[int]] = {}
         for node in draft.order:
-            for memory in _written(draft, node):
+            for memory in map(draft.memory, draft.written(node)):
                 self._writers.setdefault(memory, []).append(node)
         for node in draft.order if self._writers else ():
-            for memory in _read(draft, node):
-                if any(other in self._writers for other in self._related(memory)):
+            for memory in draft.read(node):
+                if any(other in self._writers for other in draft.related(memory)):
                     self._touch.setdefault(memory, []).append(node)
         self._known: dict[tuple[int, ...], tuple[int, int]] = {}
 
@@ -106,7 +106,7 @@ class Windows:
                     low = max(low, self._last[other])
                 else:
                     high = min(high, self._first[other])
-        if any(_written(self._draft, node) for node in nodes):
+        if any(self._draft.recipes[node].written for node in nodes):
             here = place[nodes[-1]]
             low = max([low, *(barrier for barrier in self._barriers if barrier < here)])
             high = min([high, *(barrier for barrier in self._barriers if barrier > here)])
@@ -122,30 +122,12 @@ class Windows:
         for number in draft.outputs[node]:
             yield from draft.readers.get(number, ())
         if self._writers:
-            for memory in _read(draft, node):
-                for other in self._related(memory):
+            for memory in draft.read(node):
+                for other in draft.related(memory):
                     yield from self._writers.get(other, ())
-            for memory in _written(draft, node):
-                for other in self._related(memory):
+            for memory in map(draft.memory, draft.written(node)):
+                for other in draft.related(memory):
                     yield from self._touch.get(other, ())
-
-    def _related(self, memory: int) -> Iterator[int]:
-        """The memories that one may have something in common with."""
-        yield memory
-        if memory == OUTSIDE:
-            yield from self._draft.facts.apart
-        elif memory in self._draft.facts.apart:
-            yield OUTSIDE
-
-
-def _read(draft: Draft, node: int) -> set[int]:
-    """The memories that a call reads."""
-    return {draft.memory(number) for number in draft.inputs[node] if draft.spec(number) is not None}
-
-
-def _written(draft: Draft, node: int) -> list[int]:
-    """The memories that a call writes."""
-    return [draft.memory(draft.inputs[node][i]) for i in draft.recipes[node].written]
 
 
 def _may_fail(draft: Draft, node: int) -> bool:

@@ -7,7 +7,7 @@ the line of the user's program that made it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from dtorch.op.operator import Operator
@@ -145,6 +145,22 @@ class Draft:
             base = self.recorded.roots.get(number, number)
             return base if base in self.facts.apart else OUTSIDE
         return root
+
+    def read(self, node: int) -> set[int]:
+        """The memories that a call reads."""
+        return {self.memory(number) for number in self.inputs[node] if self.spec(number) is not None}
+
+    def written(self, node: int) -> list[int]:
+        """The operands that a call writes."""
+        return [self.inputs[node][i] for i in self.recipes[node].written]
+
+    def related(self, memory: int) -> Iterator[int]:
+        """The memories that one may have something in common with, itself among them."""
+        yield memory
+        if memory == OUTSIDE:
+            yield from self.facts.apart
+        elif memory in self.facts.apart:
+            yield OUTSIDE
 
     def meets(self, ours: set[int], theirs: set[int]) -> bool:
         """Whether two sets of memories, as `memory` names them, may have some in common."""

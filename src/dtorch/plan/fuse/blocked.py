@@ -10,7 +10,7 @@ import torch
 
 from dtorch.inductor.cut import Cut
 from dtorch.plan.fuse.candidate import Candidate
-from dtorch.plan.fuse.legality import by_name, local_stride, row_dims, sharing
+from dtorch.plan.fuse.legality import local_stride, row_dims, sharing
 from dtorch.plan.passes.draft import Draft
 
 BLOCK_BYTES = 2**21
@@ -134,8 +134,7 @@ class _Walk:
     def take(self, node: int, dim: int) -> None:
         """The product: its rows are cut; the other operand, where the batch is."""
         operator, read = self.draft.operator(node), self.draft.inputs[node]
-        named = by_name(operator.call)
-        rows, other, added = map(named.get, operator.products[operator.name])
+        rows, other, added = map(operator.arguments.get, operator.products[operator.name])
         assert rows is not None
         assert other is not None
         self._set(read[rows.index], dim)

@@ -150,23 +150,17 @@ def sharing(draft: Draft, node: int) -> str:
 
 def _numbers(draft: Draft, node: int) -> str:
     """A number that each call gives anew can be handed over as a tensor, where torch takes one."""
-    call = draft.operator(node).call
-    types = {a.name: str(a.type) for a in call.func._schema.arguments}
-    for name, value in by_name(call).items():
+    operator = draft.operator(node)
+    types = {a.name: str(a.type) for a in operator.call.func._schema.arguments}
+    for name, value in operator.arguments.items():
         slots = [value] if isinstance(value, Slot) else value if isinstance(value, (list, tuple)) else []
         for slot in slots:
             number = draft.inputs[node][slot.index] if isinstance(slot, Slot) else -1
             anew = number >= 0 and draft.spec(number) is None and number not in draft.facts.constants
-            takes = types[name] == "Tensor" or NUMBERS.get(draft.operator(node).name) == name
+            takes = types[name] == "Tensor" or NUMBERS.get(operator.name) == name
             if anew and (not takes or type(slot.sample) is not float):
                 return f"its {name} is a number that each call gives anew"
     return ""
-
-
-def by_name(call: TorchCall) -> dict[str, Any]:
-    """The arguments of a call by name."""
-    names = [a.name for a in call.func._schema.arguments]
-    return {**dict(zip(names, call.args, strict=False)), **call.kwargs}
 
 
 @cache

@@ -11,6 +11,7 @@ import torch
 import dtorch
 from dtorch import Shard
 from dtorch.replay import capture
+from dtorch.replay.roots import MAX_REACHED
 
 MESH = dtorch.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
 FACTOR = 2.0
@@ -85,6 +86,7 @@ def test_attributes_of_a_function_are_watched() -> None:
     lambda x: x * globals()["FAC" + "TOR"],
 ])  # fmt: skip
 def test_globals_that_no_code_spells_are_watched(use: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "__loader__", [object() for _ in range(MAX_REACHED + 1)])
     captured, x = capture(use), sharded(torch.ones(4, 2))
     for factor in (2.0, 2.0, 2.0, 2.0, 3.0):
         monkeypatch.setitem(globals(), "FACTOR", factor)

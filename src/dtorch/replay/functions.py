@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dtorch.replay.names import BY_NAME, names_of
-from dtorch.replay.places import Place, absent, entries, some_entries
+from dtorch.replay.places import Place, absent, some_entries
 
 
 @functools.cache
@@ -32,11 +32,13 @@ def of_function(function: types.FunctionType) -> Iterator[Place]:
     space, used = function.__globals__, names_of(function.__code__)
     module = space.get("__name__", "a module")
     by_name = not BY_NAME.isdisjoint(used.globals) and not is_library(module)
-    if by_name:  # any of them may be meant
-        yield from entries(space, module)
+    if by_name:  # any of them may be meant, but what Python keeps there itself
+        meant = [name for name in space if name in used.globals or not name.startswith("__")]
+        yield Place(dict.keys, space, module)
     else:
-        yield from some_entries(space, [name for name in used.globals if name in space], module)
+        meant = [name for name in used.globals if name in space]
         yield from absent(space, used.globals, module)
+    yield from some_entries(space, meant, module)
     yield from some_entries(
         sys.modules, [name for name in used.imports if name in sys.modules], "sys.modules"
     )

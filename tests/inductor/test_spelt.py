@@ -48,3 +48,15 @@ def test_spelt_another_way_they_would_not(monkeypatch: pytest.MonkeyPatch) -> No
     listing = list_calls(lambda x: [torch.lerp(x[0], x[1], 0.1)], [LIKE, LIKE])
     code, _ = compile_listing(listing, 1)
     assert admission.region_differs(listing, code)
+
+
+@pytest.mark.compiler
+def test_what_has_no_words_here_is_compiled_as_the_compiler_has_it() -> None:
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        x, row = inputs
+        return [torch.lerp(x, row, 0.3), torch.addcmul(x, row, row, value=0.5), torch.addcdiv(x, row, row)]
+
+    inputs = [torch.rand(4, 8) + 0.5, torch.rand(8) + 0.5]  # the first has to be repeated
+    code, _ = compile_listing(list_calls(run, [Meta.of(x) for x in inputs]), 1)
+    for found, expected in zip(code(list(inputs)), run(inputs), strict=True):
+        torch.testing.assert_close(found, expected)

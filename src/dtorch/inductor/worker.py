@@ -41,7 +41,7 @@ def compile_listing(listing: Listing, num_threads: int) -> tuple[Callable[[list[
     fake = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
     with fake, torch.no_grad():
         inputs = [meta.empty() for meta in listing.inputs]
-        graph = make_fx(function, decomposition_table={**select_decomp_table(), **table()})(*inputs)
+        graph = make_fx(function, decomposition_table=_spelt(select_decomp_table()))(*inputs)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     output = next(node for node in graph.graph.nodes if node.op == "output")
@@ -58,6 +58,20 @@ def compile_listing(listing: Listing, num_threads: int) -> tuple[Callable[[list[
     with config.patch(options), torch._guards.tracing(torch._guards.TracingContext(fake)), torch.no_grad():
         code: Any = compile_fx_inner(graph, inputs, cpp_wrapper=True, is_inference=True)
     return (lambda x: list(code(x))), getattr(code, "_fx_graph_cache_key", None) or ""
+
+
+def _spelt(known: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """Inductor's decompositions with ours before them; where ours has no words for a call, Inductor's has."""
+
+    def first(own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+        def words(*args: Any, **kwargs: Any) -> Any:
+            found = own(*args, **kwargs)
+            return other(*args, **kwargs) if found is NotImplemented else found
+
+        return words
+
+    own = {op: first(call, known[op]) if op in known else call for op, call in table().items()}
+    return {**known, **own}
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

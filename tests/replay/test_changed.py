@@ -220,9 +220,31 @@ def imported() -> Case:
     return used, [lambda: sys.modules.update(imported_by_it=second)]
 
 
+def of_a_module() -> Case:
+    def used(x: torch.Tensor) -> torch.Tensor:
+        return x * (SPACE.given if hasattr(SPACE, "given") else 3.0)
+
+    return used, [lambda: setattr(SPACE, "given", 2.0), lambda: delattr(SPACE, "given")]
+
+
+def behind_views() -> Case:
+    held, memory = {"a": 2.0}, bytearray(b"\x02")
+    seen: list[Any] = [types.MappingProxyType(held), held.values(), held.items(), memoryview(memory)]
+
+    def used(x: torch.Tensor) -> torch.Tensor:
+        return x * seen[0]["a"] * sum(seen[1]) * sum(value for _, value in seen[2]) * seen[3][0]
+
+    return used, [
+        lambda: held.update(a=3.0),
+        lambda: held.update(b=5.0),
+        lambda: memory.__setitem__(0, 3),
+    ]
+
+
 CASES = [
     attributes, of_the_class, absent, of_a_builtin, metaclass, module, modules, of_a_library, hooks, order,
     code, of_a_function, of_tensors, of_containers, of_an_optimizer, behind_a_weak_reference, imported,
+    of_a_module, behind_views,
 ]  # fmt: skip
 
 

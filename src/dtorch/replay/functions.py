@@ -57,6 +57,7 @@ def of_function(function: types.FunctionType) -> Iterator[Place]:
     for name, found in modules.items():
         held = vars(found)
         yield from some_entries(held, [name for name in used.attributes if name in held], name)
+        yield from absent(held, used.attributes, name)
     yield Place(_code, function, owner, ["the code"])
 
 

@@ -38,6 +38,12 @@ MAX_WATCHED_BYTES = 2**20
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _OPAQUE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, torch.Generator)
 
+_SEEN_THROUGH: tuple[type, ...] = (
+    types.MappingProxyType,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+)
 _HELD = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NO_CODE = (
@@ -215,6 +221,8 @@ class Roots:
         elif isinstance(found, (list, tuple, set, frozenset, deque)):
             yield Place(iter, found, f"a {kind}")
             yield from self._of_own_class(found)
+        elif isinstance(found, _SEEN_THROUGH):
+            yield Place(_behind, found, f"a {kind}")
         elif isinstance(found, functools.partial):
             yield Place(lambda held: (held.func, *held.args, *held.keywords.values()), found, "a partial")
         elif isinstance(found, types.MethodType):
@@ -302,6 +310,12 @@ def _only(reached: set[int], tensors: list[Tensor], was: list[Any]) -> tuple[lis
     return [tensor for tensor, _ in kept], [before for _, before in kept]
 
 
+def _behind(held: Any) -> list[Any]:
+    """What is in the dictionary behind a proxy or a view."""
+    mapping = getattr(held, "mapping", held)
+    return [*mapping.keys(), *mapping.values()]
+
+
 def _is_captured(found: Any) -> bool:
     """Whether it is another captured function, which is called as it is where this one is recorded."""
     from dtorch.replay.capture import Capture  # which stands on this
@@ -324,7 +338,9 @@ def _is_written_memory(found: Any) -> bool:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(found, numpy.ndarray):
         return bool(found.flags.writeable)
-    return isinstance(found, (bytearray, array.array))
+    return isinstance(found, (bytearray, array.array)) or (
+        isinstance(found, memoryview) and not found.readonly
+    )
 
 
 def _nbytes(found: Any) -> int:

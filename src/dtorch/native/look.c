@@ -6,6 +6,15 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+/* Objects lie far apart and have left the processor's caches: a look at one is started before its turn. */
+#define AHEAD 8
+#if defined(__GNUC__)
+#define SOON(list, i)                                                                                                  \
+    if ((i) + AHEAD < PyList_GET_SIZE(list)) __builtin_prefetch(PyList_GET_ITEM(list, (i) + AHEAD))
+#else
+#define SOON(list, i)
+#endif
+
 static PyObject *dict_values, *dict_keys, *iter;
 static PyTypeObject *itemgetter;
 
@@ -93,6 +102,7 @@ static PyObject *same(PyObject *self, PyObject *args) {
     if (get == NULL) return PyErr_Format(PyExc_TypeError, "%R is no attribute of a class", attribute);
     if (PyList_GET_SIZE(objects) != PyList_GET_SIZE(values)) Py_RETURN_FALSE;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects) && i < PyList_GET_SIZE(values); i++) {
+        SOON(objects, i);
         PyObject *object = PyList_GET_ITEM(objects, i), *now = get(attribute, object, (PyObject *)Py_TYPE(object));
         if (now == NULL) return NULL;
         int met = now == PyList_GET_ITEM(values, i);
@@ -109,6 +119,8 @@ static PyObject *alike(PyObject *self, PyObject *args) {
     if (PyList_GET_SIZE(objects) != PyList_GET_SIZE(kinds) || PyList_GET_SIZE(objects) != PyList_GET_SIZE(spaces))
         Py_RETURN_FALSE;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); i++) {
+        SOON(objects, i);
+        SOON(spaces, i);
         PyObject *object = PyList_GET_ITEM(objects, i), *space = PyList_GET_ITEM(spaces, i);
         if ((PyObject *)Py_TYPE(object) != PyList_GET_ITEM(kinds, i)) Py_RETURN_FALSE;
         if (space == Py_None) continue;

@@ -79,11 +79,11 @@ class Capture:
             CaptureError: the function cannot be captured; `why()` says the same.
         """
         self._stats.calls += 1
-        leaves, course = self._course(args, kwargs)
-        if self._graph(leaves).constructor.captured:
+        leaves, graph, course = self._course(args, kwargs)
+        if graph.constructor.captured:
             self._why = "called as it is: another captured function, which is being recorded, calls it"
             return self.function(*args, **kwargs)
-        if course.programs and self._graph(leaves).recorders:
+        if course.programs and graph.recorders:
             self._why = "called as it is: dtorch.record() is open, and a replay makes no calls to list"
             return self.function(*args, **kwargs)
         if around := watcher():
@@ -121,7 +121,7 @@ class Capture:
             CaptureError: the function cannot be captured, or still has no recording after `patience` times
                 as many calls as it takes; the text says why.
         """
-        leaves, course = self._course(args, kwargs)
+        leaves, _, course = self._course(args, kwargs)
         value, left = None, self.patience * (self.warmup + 2)
         while not any(program.roots.hold() and not program.moved(leaves) for program in course.programs):
             if not left:
@@ -150,8 +150,8 @@ class Capture:
             CaptureError: there is no recording for such arguments that still holds, or `dtorch.record()` is
                 open.
         """
-        leaves, course = self._course(args, kwargs)
-        around = "dtorch.record()" if self._graph(leaves).recorders else watcher()
+        leaves, graph, course = self._course(args, kwargs)
+        around = "dtorch.record()" if graph.recorders else watcher()
         if around:
             raise CaptureError(
                 f"replay(): {around} is open, and a replay makes no calls to list; call the captured "
@@ -187,22 +187,23 @@ class Capture:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _course(self, args: tuple, kwargs: dict) -> tuple[Sequence[Any], _Course]:
+    def _course(self, args: tuple, kwargs: dict) -> tuple[Sequence[Any], Graph, _Course]:
         leaves: Sequence[Any] = args
         tree: Any = len(args)
         if kwargs or not all(isinstance(leaf, _LEAVES) for leaf in args):
             leaves, tree = tree_flatten((args, kwargs))
         firsts: dict[int, int] = {}
+        graph = self._graph(leaves)
         key = (
             tree,
             surroundings(),
-            self._graph(leaves).policy,
+            graph.policy,
             *[_kind(leaf, firsts.setdefault(id(leaf), place)) for place, leaf in enumerate(leaves)],
         )
         course = self._courses.get(key)
         if course is None:
             course = self._courses[key] = _Course()
-        return leaves, course
+        return leaves, graph, course
 
     def _instantiate(self, program: Program) -> None:
         device = cuda_graph.cuda_device(program)

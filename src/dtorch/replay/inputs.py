@@ -8,7 +8,6 @@ constants of the plan's text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -18,10 +17,11 @@ from dtorch.op.operand import Everywhere, Operand, Parts
 from dtorch.plan.codegen import PlanText
 from dtorch.plan.structure import Selection, Structure
 from dtorch.replay.hoist import make
+from dtorch.replay.places import same
 from dtorch.replay.sources import Source
 from dtorch.replay.traced import How
 
-_PARTS = attrgetter("parts")
+_PARTS: Any = Operand.parts
 
 
 class Inputs:
@@ -111,7 +111,7 @@ class Inputs:
         parts_of = self.graph.constructor.parts
         for copy in self._copies:  # of what may have been written since
             parts_of(copy)
-        if not (self._ready and all(map(is_, map(_PARTS, self._operands), self._seen))):
+        if not (self._ready and same(_PARTS, self._operands, self._seen)):
             self._look_again()
         found = self._values.copy()
         for source, places in self._changes:

@@ -83,6 +83,7 @@ class Program:
 
     def __post_init__(self) -> None:
         numbers = [source.which for source in self.sources.values() if source.kind == "number"]
+        self.is_single = self.tree.is_leaf()
         self.numbers: list[How] = list(dict.fromkeys(numbers))
         self.returned = [result.which for result in self.results if result.kind == "number"]
         self.free: set[How] = set()
@@ -255,7 +256,7 @@ class Program:
                 next(returned) if result.kind == "number" else self._result(result, arguments, plain, outputs)
                 for result in self.results
             ]
-        return tree_unflatten(found, self.tree)
+        return found[0] if self.is_single else tree_unflatten(found, self.tree)
 
     def compile(self) -> None:
         """Compile the plan as a whole, or its regions where numbers keep it from that, and wait."""

@@ -18,6 +18,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import starmap
 from typing import Any
 
 import torch
@@ -161,6 +162,7 @@ class Roots:
         self._see_hooks()
 
     def _see_hooks(self) -> None:
+        self._looks = [(_WATCHED[part], *were) for part, were in self._were.items()]
         for part in _HOOKS_OF_ONE:
             for hooks in self._were[part][1]:
                 if hooks is not None:
@@ -174,7 +176,7 @@ class Roots:
     def hold(self) -> bool:
         """Whether all is as it was."""
         return (
-            all(same(_WATCHED[part], *were) for part, were in self._were.items())
+            all(starmap(same, self._looks))
             and self._places.hold()
             and (
                 not self.uses_gradients or [grad is None for grad in map(_GRAD, self.leaves)] == self._missing

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 
 from dtorch.errors import OptionError
-from dtorch.lab import EXPERIMENTS, Result, Settings, load_settings, run
+from dtorch.lab import EXPERIMENTS, Result, Settings, chains, load_settings, run
 from dtorch.lab.decode import decode
 from dtorch.lab.result import Table
 from dtorch.lab.run import chosen, save
@@ -146,3 +148,23 @@ def test_wrong_settings_are_explained(text: str, told: str, tmp_path: Path) -> N
         load_settings(path)
     with pytest.raises(OptionError, match="No such file"):
         load_settings(tmp_path / "other.toml")
+
+
+@pytest.mark.compiler
+def test_the_fused_chain_is_compiled() -> None:
+    settings = msgspec.structs.replace(SMALL, compile=True)
+    region = chains._region(settings, 4096)
+    assert region.wait(240), region.why()
+    x, fused, unfused = torch.linspace(-1, 1, 4096), torch.empty(4096), torch.empty(4096)
+    region([x, fused])
+    chains._steps(x, unfused, settings.steps, settings.scale, settings.shift)
+    torch.testing.assert_close(fused, unfused)
+    before = {"B": Result("B", "", (), (), {"rho": 2.0}), "D": Result("D", "", (), (), {"fixed_s": 1e-6})}
+    table, *_ = chains.chains(settings, before).tables
+    assert all(time is not None and time > 0 for time in table.column("fused"))
+
+
+def test_a_chain_that_is_not_compiled_says_why() -> None:
+    before = {"B": Result("B", "", (), (), {"rho": 2.0}), "D": Result("D", "", (), (), {"fixed_s": 1e-6})}
+    result = chains.chains(SMALL, before)
+    assert "Not fused by the compiler: the settings say not to." in result.conclusions

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import time
+
 import pytest
 import torch
 
@@ -98,3 +102,46 @@ def test_what_has_changed_is_shown_shortly(was, became, text) -> None:
     held = became
     captured(x)
     assert captured.why() == f"warming up, call 1 of 1, since 'held' of step()'s closure {text}"
+
+
+def test_what_keeps_a_function_from_being_replayed_is_said_at_every_call() -> None:
+    kept: list[torch.Tensor] = []
+
+    def keeping(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x * 2)
+        return kept[-1]
+
+    captured, x = capture(keeping), sharded(torch.ones(4, 2))
+    for _ in range(10):
+        captured(x)
+    for _ in range(3):
+        captured(x)
+        assert "recordings keep being made anew" in captured.why()
+    assert captured.stats().replays == 0
+
+
+def test_a_whole_number_that_changes_each_time_is_told_of() -> None:
+    captured, x = capture(lambda x, n: x * n), sharded(torch.ones(4, 2))
+    for n in range(8):
+        captured(x, n)
+    assert "8 kinds of arguments by now" in captured.why()
+    assert "better a tensor or a float" in captured.why()
+
+
+def test_a_gain_is_told_of_calls_that_are_warm() -> None:
+    """A first call makes recipes, and a first run of a plan is interpreted."""
+
+    def slowly_at_first(x: torch.Tensor) -> torch.Tensor:
+        if next(calls) == 0:
+            time.sleep(0.5)
+        return (x * 2 + 1) * 2
+
+    calls = itertools.count()
+    captured, x = capture(slowly_at_first), sharded(torch.ones(4, 2))
+    for _ in range(6):
+        captured(x)
+    taken, foretold = (
+        float(text) for text in re.findall(r"([0-9.]+) ms (?:recorded|replayed)", captured.gain())
+    )
+    assert captured.stats().replays
+    assert foretold <= taken < 400

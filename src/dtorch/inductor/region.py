@@ -112,7 +112,8 @@ class Region:
             if threads > 1 and listing.lookups.unchecked:
                 raise Refusal(
                     f"{listing.lookups.unchecked} looks up places that are computed, and compiled for "
-                    "several threads it would end the process where one is out of range"
+                    "several threads it would end the process where one is out of range; "
+                    "under torch.set_num_threads(1) it is compiled"
                 )
             parts = None if self.blocks is None else self.blocks.listed(self.inputs)
             code = compiler.code(listing, self.mode, threads, self._dtype, parts)

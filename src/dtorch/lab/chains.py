@@ -3,17 +3,17 @@
 unfused   K steps of two calls, every result written to memory
 tiled     the same calls on one tile after the other: on the chip if the tile fits
 merged    two calls; K affine steps are one affine step, which is algebra and changes FLOPs and rounding
-fused     what torch.compile makes of the chain: one loop, the steps in registers
+fused     one region, compiled: one loop, the steps in registers
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from dtorch.inductor.region import Region
 from dtorch.lab.result import Column, Result, Table
 from dtorch.lab.settings import Settings
 from dtorch.perf import measure
@@ -25,8 +25,14 @@ _US = 1e6
 def chains(settings: Settings, before: Mapping[str, Result]) -> Result:
     """[C] The forms: times, errors, floors, the prediction, and one copy as the limit of any fusion."""
     rho, fixed_s = before["B"].values["rho"], before["D"].values["fixed_s"]
-    fused, why_not = _compiled(settings)
-    rows = [_forms(settings, size, fixed_s, fused) for size in settings.chain_sizes]
+    regions = [_region(settings, size).start() for size in settings.chain_sizes] if settings.compile else []
+    why_not = "" if settings.compile else "the settings say not to"
+    why_not = next((region.why() for region in regions if not region.wait()), why_not)
+    compiled = regions if not why_not else [None] * len(settings.chain_sizes)
+    rows = [
+        _forms(settings, size, fixed_s, region)
+        for size, region in zip(settings.chain_sizes, compiled, strict=True)
+    ]
     largest = max(settings.chain_sizes)
     tiles = [_tile(settings, largest, tile, rows) for tile in settings.tiles if tile <= largest]
     predicted = chain_speedup(settings.steps, rho)
@@ -47,7 +53,7 @@ def chains(settings: Settings, before: Mapping[str, Result]) -> Result:
     else:
         said.append(
             f"Fused by the compiler, {largest:,} elements take {last['fused'] / last['copy']:.2f}x the time "
-            f"of one copy, {last['unfused'] / last['fused']:.2f}x faster than unfused."
+            f"of one copy; unfused they take {last['unfused'] / last['fused']:.2f}x the time of fused."
         )
     return Result(
         "C",
@@ -103,7 +109,7 @@ def shares(settings: Settings, before: Mapping[str, Result]) -> Result:
     )
 
 
-def _forms(settings: Settings, size: int, fixed_s: float, fused: Callable[..., Any] | None) -> dict[str, Any]:
+def _forms(settings: Settings, size: int, fixed_s: float, fused: Region | None) -> dict[str, Any]:
     x, y, steps = torch.linspace(-1, 1, size), torch.empty(size), settings.steps
     scale, shift = merged_step(steps, settings.scale, settings.shift)
     each = settings.seconds_each
@@ -118,8 +124,8 @@ def _forms(settings: Settings, size: int, fixed_s: float, fused: Callable[..., A
     error = ((merged() - expected).abs().max() / expected.abs().max()).item()
     times = {"unfused": measure.seconds(unfused, each), "merged": measure.seconds(merged, each)}
     if fused is not None:
-        fused(x, y)
-        times["fused"] = measure.seconds(lambda: fused(x, y), each)
+        fused([x, y])
+        times["fused"] = measure.seconds(lambda: fused([x, y]), each)
     times["copy"] = measure.seconds(lambda: y.copy_(x), each)
     return {
         "n": size,
@@ -154,20 +160,18 @@ def _steps(x: torch.Tensor, y: torch.Tensor, steps: int, scale: float, shift: fl
     return y
 
 
-def _compiled(settings: Settings) -> tuple[Callable[..., Any] | None, str]:
-    """The chain as torch.compile makes it, for any size, and otherwise the reason why there is none."""
-    if not settings.compile:
-        return None, "the settings say not to"
-    if not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
-        return None, "there is no C++ compiler"
+def _region(settings: Settings, size: int) -> Region:
+    """The chain on tensors of one size, as one region; its second input is given the result."""
 
-    def chain(x: torch.Tensor, y: torch.Tensor) -> None:
-        h = x
+    def chain(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        h, y = tensors
         for _ in range(settings.steps):
             h = h * settings.scale + settings.shift
         y.copy_(h)
+        return []
 
-    return torch.compile(chain, dynamic=True), ""
+    given = [torch.empty(size), torch.empty(size)]
+    return Region(chain, given, name=f"the chain of {size:,} elements", mode="fast")
 
 
 def _forms_table(settings: Settings, rows: list[dict[str, Any]]) -> Table:

@@ -249,6 +249,11 @@ class Capture:
         if self._ended is not None:
             self._why += f", since {self._history.change(self._ended.roots.changed())}"
             self._ended = None
+        elif len(self._courses) > OFTEN:
+            self._why += (
+                f"; {len(self._courses)} kinds of arguments by now, and each is recorded by itself: a whole "
+                "number that changes from call to call is better a tensor or a float"
+            )
         start = perf_counter()
         value = self.function(*args, **kwargs)
         self._graph(leaves).constructor.flush()
@@ -275,7 +280,9 @@ class Capture:
             self._stats.captures -= 1
             course.unmet += 1
             self._why = "not captured: it made calls that were never made before"
-            if course.unmet >= OFTEN:
+            if course.unmet < OFTEN:
+                self._why += "; the next call is tried again"
+            else:
                 self._why += (
                     f", {course.unmet} times in a row by now: a whole number or a shape in it changes each "
                     f"time{self._history.gain('; ')}"
@@ -286,6 +293,7 @@ class Capture:
         course.candidate = program
         if candidate is None:
             self._why = "captured once; the next call shows whether it does the same again"
+            self._why += self._history.advice("; ")
         elif reason:
             course.unlike += candidate not in course.programs
             self._why = f"capture(): the function does not do the same twice: {reason}"

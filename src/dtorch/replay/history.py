@@ -25,7 +25,7 @@ class History:
 
     Attributes:
         calls: operators of the last recording that run at a replay; 0 where all only view what stays.
-        recorded_s: a call that was recorded and run as ever, in s.
+        recorded_s: a call that was recorded and run, in s.
         execution_s: the run of a whole recording, in s.
         replayed_s: a replay, in s.
     """
@@ -56,11 +56,15 @@ class History:
         """Note what has changed; the text, and more of it where changes outnumber replays."""
         place = text.split(" was ")[0]
         self._changes[place] += 1
+        return text + self.advice("; ")
+
+    def advice(self, before: str) -> str:
+        """What to do where changes outnumber replays; nothing where they do not."""
         if sum(self._changes.values()) < OFTEN or self._replays > sum(self._changes.values()):
-            return text
+            return ""
         most, times = self._changes.most_common(1)[0]
         return (
-            f"{text}; recordings keep being made anew, {times} times because of {most}: pass it as an "
+            f"{before}recordings keep being made anew, {times} times because of {most}: pass it as an "
             f"argument, count in a plain tensor, or keep it out of the function's reach{self.gain('; ')}"
         )
 
@@ -69,6 +73,9 @@ class History:
         self._replays += 1
         if seconds < self.replayed_s:
             self.replayed_s = seconds
+            self.execution_s = min(
+                self.execution_s, seconds
+            )  # a first run of a plan is slower than later ones
 
     def gain(self, before: str = "") -> str:
         """What a replay is worth, in words; nothing while it is not known, or where it runs no operator."""

@@ -60,7 +60,9 @@ def record(
             reads = Reads(roots.objects)
             with reads.watching(), _hyperparameters(roots, tape), TracedNumbers(tape), PlainCalls(tape):
                 args, kwargs = tree_unflatten(traced, tree)
+                start = perf_counter()
                 value = function(*args, **kwargs)
+                launched = perf_counter() - start
             del args, kwargs, traced
             tape.generators.check()
             roots.narrow(reads)
@@ -71,7 +73,11 @@ def record(
         tape.release()
         if program is not None:
             history.calls = len(program.selection.nodes)
-            history.execution_s = min(history.execution_s, perf_counter() - start)
+            executed = perf_counter() - start
+            history.execution_s = min(history.execution_s, executed)
+            history.recorded_s = min(
+                history.recorded_s, launched + executed
+            )  # a first call makes recipes too
         if error is not None:
             raise error
         return tree_map(_plain, value), program

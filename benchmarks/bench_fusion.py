@@ -12,7 +12,6 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +19,7 @@ import torch
 
 from benchmarks import bench_chain, bench_models
 from benchmarks.harness import Measure, Row, timed
+from benchmarks.sides import all_fused
 
 if TYPE_CHECKING:
     from dtorch.inductor.listing import Meta
@@ -126,20 +126,6 @@ def measured() -> tuple[Measured, ...]:
     return (*programs, *(found for name, make in models() for found in _regions(name, make())))
 
 
-@contextmanager
-def _all_fused() -> Iterator[None]:
-    """Under "fast"; every region is to be fused, whatever its price."""
-    import dtorch
-    from dtorch.plan.fuse import price
-
-    decide, price.pays = price.pays, lambda unfused, fused: True
-    try:
-        with dtorch.optimize("fast"):
-            yield
-    finally:
-        price.pays = decide
-
-
 def _compiled(name: str, run: Callable[[], object]) -> Iterator[tuple[Plan, FusedCall]]:
     """The regions of a program that the compiled tier takes, compiled; the others are named."""
     from dtorch.plan.cache import watched
@@ -175,7 +161,7 @@ def _measured(case: Case) -> Measured | None:
 
         return measure
 
-    with _all_fused():
+    with all_fused():
         found = [call.candidate for _, call in _compiled(case.name, run)]
         run()
     if not found:
@@ -187,7 +173,7 @@ def _measured(case: Case) -> Measured | None:
 def _regions(name: str, run: Callable[[], object]) -> Iterator[Measured]:
     """Each kind of region of a model, once."""
     seen: set[Any] = set()
-    with _all_fused():
+    with all_fused():
         found = list(_compiled(name, run))
     for plan, call in found:
         region, candidate = next(iter(call.regions.values())), call.candidate

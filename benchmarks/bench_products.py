@@ -7,7 +7,6 @@ By blocks is what plans do where the price says so, here also where it says no. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.harness import Measure, Row, timed
+from benchmarks.sides import all_fused
 
 Function = Callable[..., torch.Tensor]
 REPEATS = 9
@@ -85,20 +85,6 @@ def product(x: Any, w: Any) -> Any:
     return torch.bmm(x, w) if x.ndim == 3 else torch.mm(x, w)
 
 
-@contextmanager
-def _all_fused() -> Iterator[None]:
-    """Under "fast"; every region is to be fused, and to take its product in, whatever the price."""
-    import dtorch
-    from dtorch.plan.fuse import price
-
-    decide, price.pays = price.pays, lambda unfused, fused: True
-    try:
-        with dtorch.optimize("fast"):
-            yield
-    finally:
-        price.pays = decide
-
-
 @cache
 def regions(case: Case) -> tuple[Any, Any]:
     """A case by blocks; and the calls behind its product compiled by themselves."""
@@ -116,7 +102,7 @@ def regions(case: Case) -> tuple[Any, Any]:
         del held
         return plans[-1]
 
-    with _all_fused():
+    with all_fused():
         (call,) = found().waiting.calls
         (whole,) = call.regions.values()
         x, w, b = given(case)

@@ -75,9 +75,8 @@ def record(
             history.calls = len(program.selection.nodes)
             executed = perf_counter() - start
             history.execution_s = min(history.execution_s, executed)
-            history.recorded_s = min(
-                history.recorded_s, launched + executed
-            )  # a first call makes recipes too
+            # a first call, which makes recipes too, takes much longer
+            history.recorded_s = min(history.recorded_s, launched + executed)
         if error is not None:
             raise error
         return tree_map(_plain, value), program
